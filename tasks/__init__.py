@@ -1,0 +1,1 @@
+"""The library: raw text in, a released language model out. It knows nothing of Airflow."""
