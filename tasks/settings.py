@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
 from tasks.errors import ConfigError
@@ -49,15 +49,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
 
-    @property
-    def landing(self) -> str:
-        """URI of the landing zone."""
-        return self.data or str(self.home / "landing")
-
-    @property
-    def store_uri(self) -> str:
-        """URI of the store."""
-        return self.store or str(self.home / "store")
+    @model_validator(mode="after")
+    def _under_home(self) -> "Settings":
+        self.data = self.data or str(self.home / "landing")
+        self.store = self.store or str(self.home / "store")
+        return self
 
 
 def settings(**overrides: Any) -> Settings:
