@@ -14,7 +14,7 @@ from tasks.corpus.storage import Store, exists, join, open_store, read_json, wri
 from tasks.errors import DataError
 from tasks.settings import StrictModel, explain
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 NAME = "artifact.json"
 
 

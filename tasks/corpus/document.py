@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BOM = "\ufeff"
-RESERVED = ("text", "id", "source", "url", "timestamp", "language", "kind")
+RESERVED = ("text", "id", "source", "url", "timestamp", "kind")
 KINDS = ("prose", "code", "table", "dialogue")
 
 
@@ -19,7 +19,6 @@ class Document:
     source_id: str | None = None
     url: str | None = None
     timestamp: str | None = None
-    language: str | None = None
     kind: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -78,7 +77,6 @@ def parse_record(record: dict[str, Any], default_source: str) -> Document | Faul
         source_id=_string(record.get("id")),
         url=_string(record.get("url")),
         timestamp=_string(record.get("timestamp")),
-        language=_string(record.get("language")),
         kind=kind if kind in KINDS else None,
         extra={key: value for key, value in record.items() if key not in RESERVED},
     )

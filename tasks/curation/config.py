@@ -1,0 +1,89 @@
+"""The curation configuration: a typed model of the files in `data_contracts/curation`."""
+
+from functools import cached_property
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from tasks.corpus.artifact import content_hash
+from tasks.settings import StrictModel, load_yaml, named_file
+
+
+class LanguageConfig(StrictModel):
+    """Language identification with fastText's lid.176."""
+
+    head_characters: int = Field(1000, ge=1, description="characters looked at")
+    undetermined_below: float = Field(0.3, ge=0, le=1, description="below this score the language is 'und'")
+
+
+class DedupConfig(StrictModel):
+    """Near-duplicate search. Two documents are duplicates when their shingle sets' Jaccard is ≥ `threshold`."""
+
+    threshold: float = Field(0.8, gt=0, le=1)
+    words: int = Field(5, ge=1, description="words of a shingle in scripts with spaces")
+    characters: int = Field(8, ge=1, description="code points of a shingle in scripts without spaces")
+    permutations: int = Field(128, ge=8, le=1024)
+    seed: int = 1
+    recall_weight: float = Field(
+        0.95, gt=0, lt=1, description="weight of missed pairs when datasketch picks bands × rows; candidates are verified"
+    )
+
+
+class Bound(StrictModel):
+    """A rule: the named signal must lie within [min, max]."""
+
+    signal: str
+    min: float | None = None
+    max: float | None = None
+    because: str = Field("", description="where the threshold comes from")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "Bound":
+        if self.min is None and self.max is None:
+            raise ValueError("a rule needs 'min', 'max' or both")
+        return self
+
+
+class RuleSet(StrictModel):
+    """What one language (or `code`) must hold, and which lines are cut."""
+
+    stop_words: list[str] = Field(default_factory=list)
+    bounds: dict[str, Bound] = Field(default_factory=dict)
+    cut_lines: dict[str, list[str]] = Field(
+        default_factory=dict, description="rule name → phrases; a line that holds one is removed"
+    )
+    lexicon: Literal["en", "zh"] | None = Field(None, description="word list of the safety rule")
+    lexicon_allow: list[str] = Field(default_factory=list, description="terms that are not to count, with good reason")
+
+
+class CurationConfig(StrictModel):
+    """Everything that decides what is kept. Its hash is part of every content key."""
+
+    schema_version: Literal[1]
+    max_record_bytes: int = Field(256 << 20, ge=1024)
+    language: LanguageConfig = LanguageConfig()
+    dedup: DedupConfig = DedupConfig()
+    rules: dict[str, RuleSet] = Field(description="language code, or 'code' for the kind, → rules")
+
+    @cached_property
+    def hash(self) -> str:
+        return content_hash(self.model_dump())
+
+    @cached_property
+    def signals_hash(self) -> str:
+        """Hash of what signals depend on: thresholds are left out, so they can be cut again for nothing."""
+        rules = {name: rule.model_dump(exclude={"bounds"}) for name, rule in self.rules.items()}
+        return content_hash({**self.model_dump(exclude={"rules"}), "rules": rules})
+
+    def rule_set(self, language: str, kind: str) -> RuleSet | None:
+        """The rules of a document; None when its language has none."""
+        return self.rules.get("code" if kind == "code" else language)
+
+
+def load_curation(name: str) -> CurationConfig:
+    """The configuration of that name, or at that path. Raises ConfigError when it names an unknown signal or key."""
+    from tasks.curation.signals import check_signals
+
+    config = load_yaml(CurationConfig, named_file("curation", name))
+    check_signals(config, str(named_file("curation", name)))
+    return config

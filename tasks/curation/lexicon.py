@@ -1,0 +1,43 @@
+"""The first safety signal: how much of a text stands in a word list of obscene terms.
+
+The list is LDNOOBW (CC BY 4.0), as the package `expletives` ships it, per language: the list that C4 was filtered
+with. It is crude, so it counts as a share of the text and never as a single hit, and terms of medicine and law can
+be exempted by the configuration.
+"""
+
+import re
+from functools import cache
+from importlib.metadata import distribution
+from pathlib import Path
+
+import ahocorasick_rs
+
+_HAN = re.compile("[\u3400-\u9fff]")
+
+
+@cache
+def _automaton(language: str, allow: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
+    path = distribution("expletives").locate_file(f"expletives/data/sources/ldnoobw-{language}.txt")
+    lines = Path(str(path)).read_text(encoding="utf-8").splitlines()
+    terms = {line.strip().casefold() for line in lines if line.strip() and not line.startswith("#")}
+    terms -= {term.casefold() for term in allow}
+    if language == "zh":
+        # No word boundaries in Chinese: single characters and Latin fragments would match everywhere.
+        terms = {term for term in terms if len(term) > 1 and _HAN.search(term)}
+    return ahocorasick_rs.AhoCorasick(sorted(terms), matchkind=ahocorasick_rs.MatchKind.LeftmostLongest)
+
+
+def lexicon_hits(text: str, language: str, allow: tuple[str, ...]) -> tuple[int, int]:
+    """Matches and the characters they cover: longest terms first, without overlap, whole words in English."""
+    folded = text.casefold()
+    hits = characters = 0
+    for _, start, end in _automaton(language, allow).find_matches_as_indexes(folded):
+        if language != "zh" and not _whole_word(folded, start, end):
+            continue
+        hits += 1
+        characters += end - start
+    return hits, characters
+
+
+def _whole_word(text: str, start: int, end: int) -> bool:
+    return not (start > 0 and text[start - 1].isalnum()) and not (end < len(text) and text[end].isalnum())

@@ -1,0 +1,66 @@
+"""Normalisation and the units that rules and shingles count: words, lines, tokens."""
+
+import os
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Scripts written without spaces: Han with extensions, kana, Thai, Lao, Khmer, Myanmar.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(r"\w+(?:['’\-]\w+)*|\.{3}|[^\w\s]")
+_TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+")
+_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
+_CODE_LINE = re.compile(
+    r"^\s*(?:def |class |import |from \S+ import |#include|#define|function |var |let |const |public |private "
+    r"|return\b|if\s*\(|for\s*\(|while\s*\(|@\w+|</?\w+[ >]|\}|elif |else:|try:|except\b)|[;{}]\s*$|\)\s*:\s*$|^\s*\w+ = "
+)
+
+
+def normalise(text: str) -> str:
+    """What is kept: Unicode NFC (never NFKC, which changes meaning), no byte-order mark, `\\n` line ends."""
+    if text.startswith("\ufeff"):
+        text = text[1:]
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+
+
+def words(text: str, language: str) -> list[str]:
+    """Words and punctuation marks, in order. Chinese is segmented by jieba's dictionary, without its HMM."""
+    if language == "zh":
+        return [word for word in _segmenter().lcut(text, HMM=False) if not word.isspace()]
+    return _WORD.findall(text)
+
+
+def shingle_tokens(text: str) -> list[str]:
+    """Case-folded tokens for shingling: words of spaced scripts, single code points of unspaced ones."""
+    return _TOKEN.findall(text.casefold())
+
+
+def is_unspaced(token: str) -> bool:
+    """Whether a token of `shingle_tokens` is a code point of a script without spaces."""
+    return _UNSPACED_CHARACTER.match(token) is not None
+
+
+def looks_like_code(text: str) -> bool:
+    """Whether at least 4 in 10 of the first 200 lines that are not blank have the form of program text."""
+    lines = [line for line in text[:20_000].split("\n") if line.strip()][:200]
+    if len(lines) < 5:
+        return False
+    return sum(_CODE_LINE.search(line) is not None for line in lines) >= 0.4 * len(lines)
+
+
+@cache
+def _segmenter() -> Any:
+    import logging
+
+    import jieba
+
+    jieba.setLogLevel(logging.WARNING)
+    # jieba keeps a marshalled cache; in a shared /tmp anybody could plant one.
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "athanor"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    jieba.dt.tmp_dir = str(folder)
+    return jieba.dt
