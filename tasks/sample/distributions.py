@@ -1,0 +1,104 @@
+"""Files of the installed Python distributions and of the standard library, by names free of machine paths."""
+
+import csv
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+# What an installer adds beside the files that a wheel brought: differs from machine to machine.
+_INSTALLED_LATER = (".pyc", "/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed distribution: `description` is its long description as the index shows it."""
+
+    name: str
+    version: str
+    summary: str
+    description: str
+
+    @property
+    def url(self) -> str:
+        """Package URL, e.g. `pkg:pypi/click@8.3.1`."""
+        return f"pkg:pypi/{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledFile:
+    """A file of a distribution or of the standard library. `name` is its place inside the package, in posix form."""
+
+    owner: str
+    version: str
+    name: str
+    path: Path
+    url: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.owner}-{self.version}/{self.name}"
+
+    @property
+    def module(self) -> str:
+        """Dotted module name of a Python file."""
+        return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def group(self) -> str:
+        """What a balanced sample takes turns over: distributions, and the standard library's packages."""
+        if self.owner != "python":
+            return self.owner
+        head, slash, _ = self.name.partition("/")
+        return f"python/{head}" if slash else "python"
+
+
+@cache
+def packages() -> tuple[Package, ...]:
+    """Every installed distribution, by name."""
+    return tuple(package for package, _ in _installed())
+
+
+@cache
+def installed_files() -> tuple[InstalledFile, ...]:
+    """Every file that installed distributions record as theirs, then the standard library's Python files, in order."""
+    return tuple(sorted([*_distribution_files(), *_standard_library()], key=lambda file: file.id))
+
+
+@cache
+def _installed() -> tuple[tuple[Package, tuple[tuple[str, Path], ...]], ...]:
+    found: dict[str, tuple[Package, tuple[tuple[str, Path], ...]]] = {}
+    for distribution in distributions():
+        metadata = distribution.metadata
+        name = (metadata["Name"] or "").lower().replace("_", "-")
+        if not name or name in found:  # the first on the path is the one that Python imports
+            continue
+        facts = metadata.json
+        description = str(facts.get("description") or "")
+        package = Package(name, str(distribution.version), str(facts.get("summary") or ""), description)
+        root = Path(str(distribution.locate_file("")))
+        rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+        names = sorted({row[0] for row in rows if row and _is_content(row[0])})
+        found[name] = package, tuple((name, root / name) for name in names)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _is_content(name: str) -> bool:
+    return not name.startswith(("..", "/")) and not name.endswith(_INSTALLED_LATER)
+
+
+def _distribution_files() -> Iterator[InstalledFile]:
+    for package, files in _installed():
+        for name, path in files:
+            yield InstalledFile(package.name, package.version, name, path, package.url)
+
+
+def _standard_library() -> Iterator[InstalledFile]:
+    root = Path(sysconfig.get_path("stdlib"))
+    version = sysconfig.get_python_version()
+    for path in root.rglob("*.py"):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith(("site-packages/", "dist-packages/")):
+            yield InstalledFile("python", version, name, path, f"pkg:generic/python@{version}")
