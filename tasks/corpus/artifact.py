@@ -58,13 +58,13 @@ def file_hash(store: Store, key: str) -> FileEntry:
     return FileEntry(sha256=digest.hexdigest(), size=size)
 
 
-def write_artifact(uri: str, *, only: tuple[str, ...] = (), **fields: Any) -> Artifact:
+def write_artifact(uri: str, *, only: tuple[str, ...] = (), replace: bool = False, **fields: Any) -> Artifact:
     """Hash the files that lie under `uri` (those under the prefixes `only`, if given), write `artifact.json` last.
 
     Until that file is there, the folder is no artifact. A finished artifact is never overwritten: the one that is
-    there is returned.
+    there is returned. `replace` is for a corpus that is published again after a repair.
     """
-    if exists(join(uri, NAME)):
+    if not replace and exists(join(uri, NAME)):
         return read_artifact(uri)
     store = open_store(uri)
     files = {
@@ -74,7 +74,7 @@ def write_artifact(uri: str, *, only: tuple[str, ...] = (), **fields: Any) -> Ar
     }
     artifact = Artifact(files=files, created=datetime.now(UTC).isoformat(timespec="seconds"), **fields)
     artifact = artifact.model_copy(update={"hash": _hash(artifact)})
-    if not write_json(join(uri, NAME), artifact.model_dump(), if_absent=True):
+    if not write_json(join(uri, NAME), artifact.model_dump(), if_absent=not replace):
         return read_artifact(uri)
     return artifact
 

@@ -37,6 +37,7 @@ REMEDIES = {
     "invalid_utf8": "convert the file to UTF-8 and replace it",
     "duplicate_key": "keep one value for each key; which one was meant cannot be told",
     "record_too_large": "split the record, or raise max_record_bytes in the curation configuration",
+    "document_too_large": "split the document, or raise max_characters in the curation configuration",
     "missing_text": "give each record a 'text' key (rename the column that holds the text)",
     "text_not_a_string": "write 'text' as a string",
     "blank_text": "remove the record, or find out why its extraction came out empty",

@@ -25,7 +25,7 @@ class DedupConfig(StrictModel):
     permutations: int = Field(128, ge=8, le=1024)
     seed: int = 1
     recall_weight: float = Field(
-        0.95, gt=0, lt=1, description="weight of missed pairs when datasketch picks bands × rows; candidates are verified"
+        0.95, gt=0, lt=1, description="weight of a missed pair when datasketch picks bands × rows"
     )
 
 
@@ -60,7 +60,8 @@ class CurationConfig(StrictModel):
     """Everything that decides what is kept. Its hash is part of every content key."""
 
     schema_version: Literal[1]
-    max_record_bytes: int = Field(256 << 20, ge=1024)
+    max_record_bytes: int = Field(256 << 20, ge=1024, description="a longer row is quarantined unread")
+    max_characters: int = Field(10_000_000, ge=1000, description="a longer document is quarantined unmeasured")
     language: LanguageConfig = LanguageConfig()
     dedup: DedupConfig = DedupConfig()
     rules: dict[str, RuleSet] = Field(description="language code, or 'code' for the kind, → rules")

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 # Scripts written without spaces: Han with extensions, kana, Thai, Lao, Khmer, Myanmar.
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
 _WORD = re.compile(r"\w+(?:['’\-]\w+)*|\.{3}|[^\w\s]")
 _TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+")
 _UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 _CODE_LINE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import |#include|#define|function |var |let |const |public |private "
-    r"|return\b|if\s*\(|for\s*\(|while\s*\(|@\w+|</?\w+[ >]|\}|elif |else:|try:|except\b)|[;{}]\s*$|\)\s*:\s*$|^\s*\w+ = "
+    r"|return\b|if\s*\(|for\s*\(|while\s*\(|@\w+|</?\w+[ >]|\}|elif |else:|try:|except\b)"
+    r"|[;{}]\s*$|\)\s*:\s*$|^\s*\w+ = "
 )
 
 

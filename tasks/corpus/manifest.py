@@ -1,0 +1,108 @@
+"""The manifest of one curation run: which shards there are, and which group each belongs to. Written once."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tasks.corpus.shards import is_shard
+from tasks.corpus.storage import Entry, Store, join, open_store, read_json
+from tasks.errors import DataError, StorageError
+from tasks.settings import StrictModel
+
+NAME = "manifest.json"
+SHARDS_PER_GROUP = 8  # fewer make a group's start-up cost more than its work
+
+
+class Shard(StrictModel):
+    """One file of the landing zone. Its identity is its content; `occurrence` tells equal files apart."""
+
+    id: str
+    key: str = Field(description="path below the landing folder")
+    size: int = Field(description="bytes of the file")
+    checksum: str = Field(description="128-bit BLAKE2b of the file, hex; empty when it could not be read")
+    occurrence: int = 0
+    group: str
+
+    @property
+    def source(self) -> str:
+        """Source of records that name none: the first folder."""
+        return self.key.split("/")[0] if "/" in self.key else "unknown"
+
+
+class Manifest(StrictModel):
+    """`manifest.json`. Later steps read the configuration from here, so a run cannot change its mind half-way."""
+
+    schema_version: Literal[1] = 1
+    snapshot: str
+    landing: str
+    curation: dict[str, Any]
+    shards: list[Shard]
+
+    @property
+    def groups(self) -> list[str]:
+        return sorted({shard.group for shard in self.shards})
+
+    def group(self, name: str) -> list[Shard]:
+        """The shards of a group. Raises DataError for a group that is not in the manifest."""
+        found = [shard for shard in self.shards if shard.group == name]
+        if not found:
+            raise DataError(f"group {name!r} is not in the manifest; its groups are {', '.join(self.groups)}")
+        return found
+
+
+def take_inventory(landing: str, snapshot: str, curation: dict[str, Any], max_groups: int) -> Manifest:
+    """List and checksum every shard below `landing`. Raises DataError when there is none."""
+    store = open_store(landing)
+    entries = [entry for entry in store.list() if is_shard(entry.key)]
+    if not entries:
+        raise DataError(f"{landing}: no shards found; expected .jsonl, .jsonl.gz, .jsonl.zst, .parquet or .txt files")
+    with ThreadPoolExecutor(8) as pool:
+        checksums = list(pool.map(partial(_checksum, store), entries))
+    count = min(max_groups, -(-len(entries) // SHARDS_PER_GROUP))
+    seen: Counter[str] = Counter()
+    shards = []
+    for number, (entry, checksum) in enumerate(zip(entries, checksums, strict=True)):
+        # A file that cannot be read has no content to be known by; its path has to do.
+        identity = checksum[:16] or "x" + hashlib.blake2b(entry.key.encode(), digest_size=8).hexdigest()
+        occurrence = seen[identity]
+        seen[identity] += 1
+        shards.append(
+            Shard(
+                id=f"{identity}-{occurrence}" if occurrence else identity,
+                key=entry.key,
+                size=entry.size,
+                checksum=checksum,
+                occurrence=occurrence,
+                group=_group_name(number * count // len(entries), count),
+            )
+        )
+    return Manifest(snapshot=snapshot, landing=store.uri, curation=curation, shards=shards)
+
+
+def _group_name(number: int, count: int) -> str:
+    return f"group-{number:0{len(str(count - 1))}d}"
+
+
+def _checksum(store: Store, entry: Entry) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with store.open(entry.key) as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    except (StorageError, OSError):
+        return ""
+    return digest.hexdigest()
+
+
+def read_manifest(output: str) -> Manifest:
+    """The manifest of a run's output folder."""
+    return Manifest.model_validate(read_json(join(output, NAME)))
+
+
+def total_bytes(shards: Iterable[Shard]) -> int:
+    return sum(shard.size for shard in shards)
