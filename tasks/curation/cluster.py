@@ -36,7 +36,7 @@ def dask_client(workers: int, scheduler: str | None = None) -> Iterator[Client]:
         SubprocessCluster(
             n_workers=workers,
             threads_per_worker=1,
-            dashboard_address=None,
+            dashboard_address=None,  # type: ignore[arg-type]  # None turns it off, as its documentation says
             scheduler_kwargs={"idle_timeout": "1 hour"},
             worker_kwargs={"death_timeout": "60 seconds"},
         ) as cluster,

@@ -1,4 +1,4 @@
-"""The signals sidecar: one Parquet row a row of the shard, under a name that is a hash of all that decides its content."""
+"""The signals sidecar: one Parquet row a row of the shard, named by a hash of all that decides its content."""
 
 import time
 from collections.abc import Iterator

@@ -1,0 +1,189 @@
+"""The steps of curation, each a plain function on URIs: inventory, signals, clusters, verdicts, publish.
+
+Every step is idempotent: it recognises finished work by its content key and does the rest. Airflow runs them as
+tasks; `python -m tasks curate` runs them one after another.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from tasks.corpus.artifact import content_hash, write_artifact
+from tasks.corpus.manifest import NAME as MANIFEST
+from tasks.corpus.manifest import Manifest, Shard, read_manifest, take_inventory, total_bytes
+from tasks.corpus.shards import is_shard
+from tasks.corpus.storage import join, open_store, write_json
+from tasks.curation import dedup, signal_files, signals, verdict_files
+from tasks.curation.cluster import dask_client, map_shards
+from tasks.curation.config import CurationConfig, load_curation
+from tasks.curation.duplicate_files import cluster, clusters_key
+from tasks.curation.report import add_up
+from tasks.curation.signal_files import read_status, write_signals
+from tasks.curation.verdict_files import write_shard_verdicts
+from tasks.errors import DataError
+
+Progress = Callable[[dict[str, Any]], None]
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
+CODE_VERSION = 1
+
+
+def snapshots(landing: str) -> dict[str, str]:
+    """Snapshot date → URI of its folder.
+
+    Folders named YYYY-MM-DD are snapshots. A landing zone without any is one snapshot, dated by its newest file (UTC).
+    """
+    store = open_store(landing)
+    dates: dict[str, str] = {}
+    newest = ""
+    for entry in store.list():
+        if not is_shard(entry.key):
+            continue
+        first = entry.key.split("/")[0]
+        if "/" in entry.key and _DATE.match(first):
+            dates[first] = join(landing, first)
+        newest = max(newest, entry.modified.strftime("%Y-%m-%d"))
+    if not dates and newest:
+        dates[newest] = landing
+    return dict(sorted(dates.items()))
+
+
+def inventory(
+    landing: str, output: str, snapshot: str, *, curation: str = "default", max_groups: int = 64
+) -> dict[str, Any]:
+    """List the snapshot's shards and write the manifest. The groups it names are what later steps map over."""
+    config = load_curation(curation)
+    manifest = take_inventory(landing, snapshot, config.model_dump(), max_groups)
+    write_json(join(output, MANIFEST), manifest.model_dump())
+    return {
+        "manifest": join(output, MANIFEST),
+        "groups": manifest.groups,
+        "shards": len(manifest.shards),
+        "bytes": total_bytes(manifest.shards),
+    }
+
+
+def _load(output: str) -> tuple[Manifest, CurationConfig]:
+    manifest = read_manifest(output)
+    return manifest, CurationConfig.model_validate(manifest.curation)
+
+
+def compute_signals(
+    output: str, group: str, *, workers: int = 2, scheduler: str | None = None, on_progress: Progress | None = None
+) -> dict[str, Any]:
+    """Measure every shard of a group. Raises DataError, after all others are done, when a shard could not be."""
+    results = _each_shard(output, group, write_signals, workers, scheduler, on_progress)
+    return {
+        "group": group,
+        "shards": len(results),
+        "documents": sum(result["documents"] for result in results),
+        "bytes": sum(result["raw_bytes"] for result in results),
+        "reused": sum(result["reused"] for result in results),
+    }
+
+
+def cluster_duplicates(output: str, *, workers: int = 2, scheduler: str | None = None) -> dict[str, Any]:
+    """Find duplicates over all shards. Raises DataError when a shard has no signals yet."""
+    manifest, config = _load(output)
+    missing = [shard.key for shard in manifest.shards if read_status(output, shard, config) is None]
+    if missing:
+        raise DataError(f"{len(missing)} shards have no signals yet, e.g. {missing[0]}; clear their group and run it again")
+    with dask_client(workers, scheduler) as client:
+        return cluster(manifest, config, output, client)
+
+
+def write_verdicts(
+    output: str, group: str, *, workers: int = 2, scheduler: str | None = None, on_progress: Progress | None = None
+) -> dict[str, Any]:
+    """Decide every document of a group and write verdicts and curated text."""
+    results = _each_shard(output, group, write_shard_verdicts, workers, scheduler, on_progress)
+    names = ("read", "kept", "dropped", "quarantined")
+    return {
+        "group": group,
+        "shards": len(results),
+        **{name: sum(result[name] for result in results) for name in names},
+        "reused": sum(result["reused"] for result in results),
+    }
+
+
+def _each_shard(
+    output: str,
+    group: str,
+    step: Callable[..., dict[str, Any]],
+    workers: int,
+    scheduler: str | None,
+    on_progress: Progress | None,
+) -> list[dict[str, Any]]:
+    manifest, config = _load(output)
+    shards = manifest.group(group)
+    done: list[dict[str, Any]] = []
+
+    def report(shard: Shard, result: dict[str, Any]) -> None:
+        done.append(result)
+        if on_progress:
+            count = "documents" if "documents" in result else "read"
+            size = sum(item["raw_bytes"] if "raw_bytes" in item else item["bytes"]["read"] for item in done)
+            on_progress(
+                {
+                    "group": group,
+                    "shard": shard.key,
+                    "shards_done": len(done),
+                    "shards": len(shards),
+                    "documents": sum(item[count] for item in done),
+                    "bytes": size,
+                    "reused": result["reused"],
+                }
+            )
+
+    with dask_client(workers, scheduler) as client:
+        results, failures = map_shards(
+            client, step, shards, manifest.landing, output, config.model_dump(), on_done=report
+        )
+    if failures:
+        lines = [f"{shard.key}: {type(error).__name__}: {error}" for shard, error in failures]
+        raise DataError(
+            f"{len(failures)} of {len(shards)} shards of {group} failed; replace them and clear this task alone:\n  "
+            + "\n  ".join(lines)
+        )
+    return results
+
+
+def publish(output: str) -> dict[str, Any]:
+    """Add all counts up, check that nothing is lost, write `report.json` and the corpus's `artifact.json`."""
+    manifest, config = _load(output)
+    store = open_store(output)
+    wanted = {shard.id for shard in manifest.shards}
+    statuses = []
+    for shard in manifest.shards:
+        if not store.exists(f"status/{shard.id}.json"):
+            raise DataError(f"{shard.key}: no verdicts yet; clear the verdicts of {shard.group} and run it again")
+        statuses.append(orjson.loads(store.read(f"status/{shard.id}.json")))
+    for folder in ("curated", "verdicts", "status"):  # of shards that an earlier run had and this one has not
+        for entry in list(store.list(f"{folder}/")):
+            if entry.key.split("/")[1].split(".")[0] not in wanted:
+                store.delete(entry.key)
+    clusters = orjson.loads(store.read("duplicates/summary.json"))
+    report = add_up(manifest.snapshot, statuses, clusters)
+    write_json(join(output, "report.json"), report)
+    versions = [
+        CODE_VERSION,
+        signals.CODE_VERSION,
+        signal_files.CODE_VERSION,
+        dedup.CODE_VERSION,
+        verdict_files.CODE_VERSION,
+    ]
+    artifact = write_artifact(
+        output,
+        only=("curated/", "verdicts/", "report.json"),
+        replace=True,
+        kind="corpus",
+        stage="curate",
+        key=content_hash([clusters_key(manifest, config), versions])[:32],
+        data={shard.key: shard.checksum for shard in manifest.shards},
+        config_hash=config.hash,
+        code_version=CODE_VERSION,
+        metrics={name: report[name] for name in ("read", "kept", "dropped", "quarantined")},
+    )
+    names = ("snapshot", "read", "kept", "dropped", "quarantined", "bytes", "unreadable")
+    return {**{name: report[name] for name in names}, "artifact": output, "hash": artifact.hash}

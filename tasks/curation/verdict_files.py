@@ -1,0 +1,244 @@
+"""Verdicts and curated text of one shard, and the counts that must add up."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.corpus.artifact import content_hash
+from tasks.corpus.document import REMEDIES, Document, parse_record
+from tasks.corpus.manifest import Shard
+from tasks.corpus.shards import Row, read_shard
+from tasks.corpus.storage import Store, open_store, to_json
+from tasks.curation.config import CurationConfig
+from tasks.curation.duplicate_files import read_duplicates
+from tasks.curation.rules import REASONS, Reason, failed_rules
+from tasks.curation.signal_files import SPANS, read_signals, read_status, signals_key
+from tasks.curation.signals import Span, cut
+from tasks.curation.text import normalise
+from tasks.errors import ConservationError, DataError
+
+SCHEMA_VERSION = 1
+CODE_VERSION = 1  # raise when verdicts or curated text may change
+BATCH = 512
+
+VERDICTS = pa.schema(
+    [
+        ("doc_id", pa.string()),
+        ("source_id", pa.string()),
+        ("source", pa.string()),
+        ("shard", pa.string()),
+        ("shard_checksum", pa.string()),
+        ("row", pa.int64()),
+        ("occurrence", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("verdict", pa.string()),
+        ("reasons", REASONS),
+        ("twin_id", pa.string()),
+        ("similarity", pa.float64()),
+        ("level", pa.string()),
+        ("language", pa.string()),
+        ("kind", pa.string()),
+        ("raw_bytes", pa.int64()),
+        ("removed_bytes", pa.int64()),
+        ("added_bytes", pa.int64()),
+        ("written_bytes", pa.int64()),
+        ("spans", SPANS),
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+CURATED = pa.schema(
+    [
+        ("doc_id", pa.string()),
+        ("text", pa.string()),
+        ("source", pa.string()),
+        ("source_id", pa.string()),
+        ("url", pa.string()),
+        ("timestamp", pa.string()),
+        ("language", pa.string()),
+        ("language_score", pa.float64()),
+        ("kind", pa.string()),
+        ("shard", pa.string()),
+        ("shard_checksum", pa.string()),
+        ("row", pa.int64()),
+        ("occurrence", pa.int64()),
+        ("extra", pa.string()),
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+
+
+def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: dict[str, Any]) -> dict[str, Any]:
+    """Decide one shard: `verdicts/<id>.parquet`, `curated/<id>.parquet`, counts in `status/<id>.json`.
+
+    Returns the status. Nothing is done when a status with the same content key is there already.
+    """
+    config = CurationConfig.model_validate(config_json)
+    store = open_store(output)
+    duplicates = read_duplicates(output, shard)
+    key = content_hash(
+        ["verdicts", CODE_VERSION, shard.key, signals_key(shard, config), config.hash, sorted(duplicates.items())]
+    )[:32]
+    name = f"status/{shard.id}.json"
+    if shard.checksum and store.exists(name):
+        status = orjson.loads(store.read(name))
+        if status["key"] == key:
+            return {**status, "reused": True}
+    begun = time.monotonic()
+    verdicts, scores = _decide(shard, config, output, duplicates)
+    kept = {item["row"]: item for item in verdicts if item["verdict"] == "kept"}
+    _write(store, f"curated/{shard.id}.parquet", CURATED, _curated(shard, landing, config, kept, scores))
+    _write(store, f"verdicts/{shard.id}.parquet", VERDICTS, iter(verdicts))
+    signals_status = read_status(output, shard, config) or {"tails": []}
+    status = {
+        **count(shard, verdicts, signals_status["tails"]),
+        "key": key,
+        "seconds": round(time.monotonic() - begun, 3),
+    }
+    store.write(name, to_json(status))
+    return {**status, "reused": False}
+
+
+def _decide(
+    shard: Shard, config: CurationConfig, output: str, duplicates: dict[int, dict[str, Any]]
+) -> tuple[list[dict[str, Any]], dict[int, float]]:
+    table = read_signals(output, shard, config)
+    columns = ["row", "byte_offset", "doc_id", "source_id", "source", "fault", "fault_detail", "language", "kind"]
+    columns += ["raw_bytes", "normalised_bytes", "cut_bytes", "spans", "language_score"]
+    rows = table.select(columns).to_pylist()
+    reasons = failed_rules(table, config)
+    out = [_verdict(shard, row, failed, duplicates.get(row["row"])) for row, failed in zip(rows, reasons, strict=True)]
+    return out, {row["row"]: row["language_score"] for row in rows}
+
+
+def _verdict(shard: Shard, row: dict[str, Any], failed: list[Reason], twin: dict[str, Any] | None) -> dict[str, Any]:
+    reasons = list(failed)
+    if row["fault"]:
+        detail = f"{row['fault_detail']}; {REMEDIES[row['fault']]}"
+        reasons.append({"rule": row["fault"], "value": None, "threshold": None, "detail": detail})
+    if twin:
+        detail = f"survivor: row {twin['twin_row']} of {twin['twin_shard']}"
+        reasons.append({"rule": twin["rule"], "value": twin["similarity"], "threshold": None, "detail": detail})
+    verdict = "quarantined" if row["fault"] else "dropped" if reasons else "kept"
+    grown = (row["normalised_bytes"] or 0) - row["raw_bytes"]
+    kept = verdict == "kept"
+    removed = max(-grown, 0) + row["cut_bytes"] if kept else 0
+    added = max(grown, 0) if kept else 0
+    return {
+        "doc_id": row["doc_id"],
+        "source_id": row["source_id"],
+        "source": row["source"],
+        "shard": shard.key,
+        "shard_checksum": shard.checksum,
+        "row": row["row"],
+        "occurrence": shard.occurrence,
+        "byte_offset": row["byte_offset"],
+        "verdict": verdict,
+        "reasons": reasons,
+        "twin_id": twin["twin_id"] if twin else None,
+        "similarity": twin["similarity"] if twin else None,
+        "level": "document" if twin else None,
+        "language": row["language"],
+        "kind": row["kind"],
+        "raw_bytes": row["raw_bytes"],
+        "removed_bytes": removed,
+        "added_bytes": added,
+        "written_bytes": row["raw_bytes"] - removed + added if kept else 0,
+        "spans": row["spans"] if kept else [],
+    }
+
+
+def _curated(
+    shard: Shard, landing: str, config: CurationConfig, kept: dict[int, dict[str, Any]], scores: dict[int, float]
+) -> Iterator[dict[str, Any]]:
+    """Curated rows in the shard's order. Raises when the shard is no longer what its signals were computed from."""
+    written = 0
+    items = read_shard(open_store(landing), shard.key, config.max_record_bytes) if kept else iter(())
+    for item in items:
+        if not isinstance(item, Row) or item.index not in kept:
+            continue
+        verdict, document = kept[item.index], parse_record(item.record, shard.source)
+        if not isinstance(document, Document) or document.doc_id != verdict["doc_id"]:
+            raise DataError(f"{shard.key}, row {item.index}: its text changed since its signals were computed; run again")
+        text = cut(normalise(document.text), [Span(**span) for span in verdict["spans"]])
+        if len(text.encode()) != verdict["written_bytes"]:
+            raise ConservationError(
+                f"{shard.key}, row {item.index}: {len(text.encode())} bytes to write, but raw − removed + added is "
+                f"{verdict['written_bytes']}"
+            )
+        written += 1
+        yield {
+            "doc_id": document.doc_id,
+            "text": text,
+            "source": document.source,
+            "source_id": document.source_id,
+            "url": document.url,
+            "timestamp": document.timestamp,
+            "language": verdict["language"],
+            "language_score": scores[item.index],
+            "kind": verdict["kind"],
+            "shard": shard.key,
+            "shard_checksum": shard.checksum,
+            "row": item.index,
+            "occurrence": shard.occurrence,
+            "extra": orjson.dumps(document.extra, default=str, option=orjson.OPT_SORT_KEYS).decode(),
+        }
+    if written != len(kept):
+        raise ConservationError(f"{shard.key}: {len(kept)} documents kept, but {written} found when writing")
+
+
+def _write(store: Store, key: str, schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> None:
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        batch: list[dict[str, Any]] = []
+        for row in rows:
+            batch.append(row)
+            if len(batch) == BATCH:
+                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+                batch = []
+        writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+    store.write(key, sink.getvalue().to_pybytes())
+
+
+def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts of one shard, in documents and bytes, and what an operator has to mend."""
+    documents, bytes_, reasons = Counter(), Counter(), {}
+    parts: dict[str, dict[str, dict[str, int]]] = {"languages": {}, "sources": {}, "kinds": {}}
+    problems = []
+    for item in verdicts:
+        verdict, size = item["verdict"], item["raw_bytes"]
+        documents[verdict] += 1
+        bytes_[verdict] += size
+        bytes_["written"] += item["written_bytes"]
+        for name, column in (("languages", "language"), ("sources", "source"), ("kinds", "kind")):
+            part = parts[name].setdefault(item[column] or "none", {"kept": 0, "dropped": 0, "quarantined": 0})
+            part[verdict] += 1
+        for rule in {reason["rule"] for reason in item["reasons"]}:
+            entry = reasons.setdefault(rule, {"documents": 0, "bytes": 0})
+            entry["documents"] += 1
+            entry["bytes"] += size
+        if verdict == "quarantined":
+            what = f"{item['reasons'][0]['rule']}: {item['reasons'][0]['detail']}"
+            problems.append({"shard": shard.key, "row": item["row"], "offset": item["byte_offset"], "what": what})
+    for tail in tails:
+        what = f"{tail['reason']}: {tail['detail']}; {REMEDIES.get(tail['reason'], 'replace the file')}"
+        problems.append({"shard": shard.key, "row": None, "offset": tail["offset"], "what": what})
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "shard": shard.key,
+        "read": len(verdicts),
+        **{name: documents[name] for name in ("kept", "dropped", "quarantined")},
+        "bytes": {
+            "read": sum(item["raw_bytes"] for item in verdicts),
+            **{name: bytes_[name] for name in ("kept", "dropped", "quarantined", "written")},
+        },
+        "unreadable_bytes": sum(tail["size"] for tail in tails),
+        "unreadable": len(tails),
+        "reasons": reasons,
+        **parts,
+        "problems": problems,
+    }
