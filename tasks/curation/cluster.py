@@ -69,7 +69,7 @@ def map_shards(
     """
     if not items:
         return [], []
-    futures = [client.submit(function, item, *arguments, pure=False, retries=1) for item in items]
+    futures = [client.submit(function, item, *arguments, pure=False) for item in items]
     position = {future.key: number for number, future in enumerate(futures)}
     results: dict[int, Any] = {}
     failures: dict[int, Exception] = {}

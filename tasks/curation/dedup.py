@@ -74,7 +74,8 @@ def find_duplicates(
     index = new_index(config)
     for number in candidates:
         member, sketch = unique[number], as_minhash(ordered[number], config)
-        best = _most_similar(sets[member], [(unique[other], sets[unique[other]]) for other in sorted(index.query(sketch))])
+        survivors = [unique[other] for other in sorted(index.query(sketch))]
+        best = _most_similar(sets[member], [(survivor, sets[survivor]) for survivor in survivors])
         if best and best[1] >= config.threshold:
             duplicates.append(Duplicate(member, best[0], "duplicate_near", best[1]))
         else:

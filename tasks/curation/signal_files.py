@@ -79,7 +79,7 @@ def write_signals(shard: Shard, landing: str, output: str, config_json: dict[str
         "shard": shard.key,
         "checksum": shard.checksum,
         "documents": len(rows),
-        "faults": sum(row["fault"] is not None for row in rows),
+        "faults": sum(row.get("fault") is not None for row in rows),
         "raw_bytes": sum(row["raw_bytes"] for row in rows),
         "tails": tails,
         "seconds": round(time.monotonic() - begun, 3),

@@ -88,7 +88,9 @@ def cluster_duplicates(output: str, *, workers: int = 2, scheduler: str | None =
     manifest, config = _load(output)
     missing = [shard.key for shard in manifest.shards if read_status(output, shard, config) is None]
     if missing:
-        raise DataError(f"{len(missing)} shards have no signals yet, e.g. {missing[0]}; clear their group and run it again")
+        raise DataError(
+            f"{len(missing)} shards have no signals yet, e.g. {missing[0]}; clear their group and run it again"
+        )
     with dask_client(workers, scheduler) as client:
         return cluster(manifest, config, output, client)
 

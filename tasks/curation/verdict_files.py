@@ -111,18 +111,24 @@ def _decide(
     columns += ["raw_bytes", "normalised_bytes", "cut_bytes", "spans", "language_score"]
     rows = table.select(columns).to_pylist()
     reasons = failed_rules(table, config)
-    out = [_verdict(shard, row, failed, duplicates.get(row["row"])) for row, failed in zip(rows, reasons, strict=True)]
+    out = [
+        _verdict(shard, config, row, failed, duplicates.get(row["row"]))
+        for row, failed in zip(rows, reasons, strict=True)
+    ]
     return out, {row["row"]: row["language_score"] for row in rows}
 
 
-def _verdict(shard: Shard, row: dict[str, Any], failed: list[Reason], twin: dict[str, Any] | None) -> dict[str, Any]:
+def _verdict(
+    shard: Shard, config: CurationConfig, row: dict[str, Any], failed: list[Reason], twin: dict[str, Any] | None
+) -> dict[str, Any]:
     reasons = list(failed)
     if row["fault"]:
         detail = f"{row['fault_detail']}; {REMEDIES[row['fault']]}"
         reasons.append({"rule": row["fault"], "value": None, "threshold": None, "detail": detail})
     if twin:
         detail = f"survivor: row {twin['twin_row']} of {twin['twin_shard']}"
-        reasons.append({"rule": twin["rule"], "value": twin["similarity"], "threshold": None, "detail": detail})
+        threshold = 1.0 if twin["rule"] == "duplicate_exact" else config.dedup.threshold
+        reasons.append({"rule": twin["rule"], "value": twin["similarity"], "threshold": threshold, "detail": detail})
     verdict = "quarantined" if row["fault"] else "dropped" if reasons else "kept"
     grown = (row["normalised_bytes"] or 0) - row["raw_bytes"]
     kept = verdict == "kept"
@@ -163,7 +169,7 @@ def _curated(
             continue
         verdict, document = kept[item.index], parse_record(item.record, shard.source)
         if not isinstance(document, Document) or document.doc_id != verdict["doc_id"]:
-            raise DataError(f"{shard.key}, row {item.index}: its text changed since its signals were computed; run again")
+            raise DataError(f"{shard.key}, row {item.index}: its text changed since its signals were computed")
         text = cut(normalise(document.text), [Span(**span) for span in verdict["spans"]])
         if len(text.encode()) != verdict["written_bytes"]:
             raise ConservationError(
@@ -206,7 +212,9 @@ def _write(store: Store, key: str, schema: pa.Schema, rows: Iterator[dict[str, A
 
 def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts of one shard, in documents and bytes, and what an operator has to mend."""
-    documents, bytes_, reasons = Counter(), Counter(), {}
+    documents: Counter[str] = Counter()
+    bytes_: Counter[str] = Counter()
+    reasons: dict[str, dict[str, int]] = {}
     parts: dict[str, dict[str, dict[str, int]]] = {"languages": {}, "sources": {}, "kinds": {}}
     problems = []
     for item in verdicts:

@@ -1,0 +1,92 @@
+"""Commands of curation."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(curate)
+    app.command()(why)
+
+
+def curate(
+    input: Annotated[str, typer.Option(help="folder of raw shards, or s3://…")],
+    output: Annotated[str, typer.Option(help="where curated text, verdicts and the report go")],
+    config: Annotated[str | None, typer.Option(help="curation configuration: a name or a YAML file")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Dask worker processes")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="date of the snapshot, YYYY-MM-DD")] = None,
+) -> None:
+    """Deduplicate and filter raw shards, with a verdict for every document. Finished work is reused."""
+    from tasks.curation.cluster import dask_client
+    from tasks.curation.steps import (
+        cluster_duplicates,
+        compute_signals,
+        inventory,
+        publish,
+        snapshots,
+        write_verdicts,
+    )
+    from tasks.settings import settings
+
+    chosen = settings(curation=config, workers=workers)
+    date = snapshot or next(reversed(snapshots(input)), "1970-01-01")
+    plan = inventory(input, output, date, curation=chosen.curation, max_groups=chosen.max_groups)
+    _say(f"{plan['shards']} shards, {plan['bytes'] / 1e6:.1f} MB, snapshot {date}")
+    with dask_client(chosen.workers, chosen.dask_scheduler):
+        for group in plan["groups"]:
+            compute_signals(output, group, on_progress=_Meter("signals"))
+        clusters = cluster_duplicates(output)
+        found = sum(clusters["duplicates"].values())
+        _say(f"duplicates: {found} of {clusters['documents']} documents that pass every rule")
+        for group in plan["groups"]:
+            write_verdicts(output, group, on_progress=_Meter("verdicts"))
+    publish(output)
+    _summary(output)
+
+
+class _Meter:
+    """Progress lines: shards, documents per second, MB per second."""
+
+    def __init__(self, step: str) -> None:
+        self.step, self.begun = step, time.monotonic()
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        seconds = max(time.monotonic() - self.begun, 1e-9)
+        rate = f"{progress['documents'] / seconds:.0f} documents/s, {progress['bytes'] / seconds / 1e6:.2f} MB/s"
+        done = f"{progress['shards_done']}/{progress['shards']}"
+        _say(f"{self.step} {progress['group']} {done}: {progress['shard']}, {'reused' if progress['reused'] else rate}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _summary(output: str) -> None:
+    from tasks.corpus.storage import join, read_json
+
+    report = read_json(join(output, "report.json"))
+    for name in ("read", "kept", "dropped", "quarantined"):
+        typer.echo(f"{name:12} {report[name]:>10,} documents {report['bytes'].get(name, 0) / 1e6:>10.2f} MB")
+    for rule, count in sorted(report["reasons"].items(), key=lambda item: -item[1]["documents"])[:12]:
+        typer.echo(f"  {rule:40} {count['documents']:>8,}")
+    for problem in report["problems"][:10]:
+        row = "" if problem["row"] is None else f", row {problem['row']}"
+        typer.echo(f"  to mend: {problem['shard']}{row}: {problem['what']}")
+    typer.echo(f"report: {join(output, 'report.json')}")
+
+
+def why(
+    doc_id: Annotated[str, typer.Argument(help="a doc_id, its first digits, or the owner's own id")],
+    output: Annotated[str, typer.Option(help="output folder of a curation run")],
+) -> None:
+    """Say in words why a document was kept, dropped or quarantined."""
+    from tasks.curation.why import explain, find_verdicts
+
+    if "/" not in output and not Path(output).exists():
+        raise typer.BadParameter(f"{output}: no such folder", param_hint="--output")
+    for verdict in find_verdicts(output, doc_id):
+        typer.echo(explain(verdict))
