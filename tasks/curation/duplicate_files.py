@@ -91,7 +91,7 @@ def _members(manifest: Manifest, config: CurationConfig, output: str) -> tuple[l
         faults = table["fault"].to_pylist()
         wanted = [n for n, (fault, failed) in enumerate(zip(faults, reasons, strict=True)) if not fault and not failed]
         columns = ["row", "doc_id", "characters", "source", "source_id", "signature"]
-        for item in table.select(columns).take(wanted).to_pylist():
+        for item in table.select(columns).take(pa.array(wanted, pa.int64())).to_pylist():
             members.append(
                 Member(
                     shard=shard.id,
