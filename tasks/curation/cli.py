@@ -74,8 +74,9 @@ def _summary(output: str) -> None:
     for rule, count in sorted(report["reasons"].items(), key=lambda item: -item[1]["documents"])[:12]:
         typer.echo(f"  {rule:40} {count['documents']:>8,}")
     for problem in report["problems"][:10]:
-        row = "" if problem["row"] is None else f", row {problem['row']}"
-        typer.echo(f"  to mend: {problem['shard']}{row}: {problem['what']}")
+        first = "" if problem["row"] is None else f" ({problem['rows']} rows, the first is row {problem['row']})"
+        typer.echo(f"  to mend: {problem['shard']}{first}: {problem['what']}")
+        typer.echo(f"           {problem['remedy']}")
     typer.echo(f"report: {join(output, 'report.json')}")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from tasks.errors import ConservationError
 
 SCHEMA_VERSION = 1
-PROBLEMS_SHOWN = 1000  # the verdict files hold them all
+PROBLEMS_SHOWN = 1000  # kinds of fault by shard; the verdict files hold every row
 
 
 def add_up(snapshot: str, statuses: list[dict[str, Any]], clusters: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tasks.errors import ConservationError, DataError
 SCHEMA_VERSION = 1
 CODE_VERSION = 1  # raise when verdicts or curated text may change
 BATCH = 512
+REMEDY_MARK = "; remedy: "
 
 VERDICTS = pa.schema(
     [
@@ -123,7 +124,7 @@ def _verdict(
 ) -> dict[str, Any]:
     reasons = list(failed)
     if row["fault"]:
-        detail = f"{row['fault_detail']}; {REMEDIES[row['fault']]}"
+        detail = f"{row['fault_detail']}{REMEDY_MARK}{REMEDIES[row['fault']]}"
         reasons.append({"rule": row["fault"], "value": None, "threshold": None, "detail": detail})
     if twin:
         detail = f"survivor: row {twin['twin_row']} of {twin['twin_shard']}"
@@ -216,7 +217,6 @@ def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, An
     bytes_: Counter[str] = Counter()
     reasons: dict[str, dict[str, int]] = {}
     parts: dict[str, dict[str, dict[str, int]]] = {"languages": {}, "sources": {}, "kinds": {}}
-    problems = []
     for item in verdicts:
         verdict, size = item["verdict"], item["raw_bytes"]
         documents[verdict] += 1
@@ -229,12 +229,6 @@ def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, An
             entry = reasons.setdefault(rule, {"documents": 0, "bytes": 0})
             entry["documents"] += 1
             entry["bytes"] += size
-        if verdict == "quarantined":
-            what = f"{item['reasons'][0]['rule']}: {item['reasons'][0]['detail']}"
-            problems.append({"shard": shard.key, "row": item["row"], "offset": item["byte_offset"], "what": what})
-    for tail in tails:
-        what = f"{tail['reason']}: {tail['detail']}; {REMEDIES.get(tail['reason'], 'replace the file')}"
-        problems.append({"shard": shard.key, "row": None, "offset": tail["offset"], "what": what})
     return {
         "schema_version": SCHEMA_VERSION,
         "shard": shard.key,
@@ -248,5 +242,36 @@ def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, An
         "unreadable": len(tails),
         "reasons": reasons,
         **parts,
-        "problems": problems,
+        "problems": _problems(shard, verdicts, tails),
     }
+
+
+def _problems(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What an operator has to mend: one entry a kind of fault, with how many rows, the first of them and the remedy."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in verdicts:
+        if item["verdict"] == "quarantined":
+            fault = item["reasons"][0]
+            what, _, remedy = fault["detail"].partition(REMEDY_MARK)
+            entry = found.setdefault(
+                fault["rule"],
+                {
+                    "shard": shard.key,
+                    "rows": 0,
+                    "row": item["row"],
+                    "offset": item["byte_offset"],
+                    "what": f"{fault['rule']}: {what}",
+                    "remedy": remedy,
+                },
+            )
+            entry["rows"] += 1
+    for tail in tails:
+        found[f"tail {tail['offset']} {tail['detail']}"] = {
+            "shard": shard.key,
+            "rows": 0,
+            "row": None,
+            "offset": tail["offset"],
+            "what": f"{tail['reason']}: {tail['detail']}; {tail['size']} bytes of the file not read",
+            "remedy": REMEDIES[tail["reason"]],
+        }
+    return list(found.values())

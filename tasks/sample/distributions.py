@@ -34,8 +34,12 @@ class InstalledFile:
     owner: str
     version: str
     name: str
-    path: Path
+    root: str
     url: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.root, self.name)
 
     @property
     def id(self) -> str:
@@ -64,35 +68,30 @@ def packages() -> tuple[Package, ...]:
 @cache
 def installed_files() -> tuple[InstalledFile, ...]:
     """Every file that installed distributions record as theirs, then the standard library's Python files, in order."""
-    return tuple(sorted([*_distribution_files(), *_standard_library()], key=lambda file: file.id))
+    recorded = (file for _, files in _installed() for file in files)
+    return tuple(sorted([*recorded, *_standard_library()], key=lambda file: file.id))
 
 
 @cache
-def _installed() -> tuple[tuple[Package, tuple[tuple[str, Path], ...]], ...]:
-    found: dict[str, tuple[Package, tuple[tuple[str, Path], ...]]] = {}
+def _installed() -> tuple[tuple[Package, tuple[InstalledFile, ...]], ...]:
+    found: dict[str, tuple[Package, tuple[InstalledFile, ...]]] = {}
     for distribution in distributions():
         metadata = distribution.metadata
         name = (metadata["Name"] or "").lower().replace("_", "-")
         if not name or name in found:  # the first on the path is the one that Python imports
             continue
-        facts = metadata.json
-        description = str(facts.get("description") or "")
-        package = Package(name, str(distribution.version), str(facts.get("summary") or ""), description)
-        root = Path(str(distribution.locate_file("")))
+        description = metadata["Description"] or metadata.get_payload()  # type: ignore[attr-defined]
+        package = Package(name, str(distribution.version), metadata["Summary"] or "", str(description or ""))
+        root = str(distribution.locate_file(""))
         rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
         names = sorted({row[0] for row in rows if row and _is_content(row[0])})
-        found[name] = package, tuple((name, root / name) for name in names)
+        files = (InstalledFile(name, package.version, inside, root, package.url) for inside in names)
+        found[name] = package, tuple(files)
     return tuple(found[name] for name in sorted(found))
 
 
 def _is_content(name: str) -> bool:
     return not name.startswith(("..", "/")) and not name.endswith(_INSTALLED_LATER)
-
-
-def _distribution_files() -> Iterator[InstalledFile]:
-    for package, files in _installed():
-        for name, path in files:
-            yield InstalledFile(package.name, package.version, name, path, package.url)
 
 
 def _standard_library() -> Iterator[InstalledFile]:
@@ -101,4 +100,4 @@ def _standard_library() -> Iterator[InstalledFile]:
     for path in root.rglob("*.py"):
         name = path.relative_to(root).as_posix()
         if not name.startswith(("site-packages/", "dist-packages/")):
-            yield InstalledFile("python", version, name, path, f"pkg:generic/python@{version}")
+            yield InstalledFile("python", version, name, str(root), f"pkg:generic/python@{version}")

@@ -1,8 +1,8 @@
 """The harvest's folder: shards written aside and moved into place whole, and a status file written last.
 
 `harvest.json` says of each part (`corpus`, `instructions`) whether it is `running` or `finished`, with which
-parameters, and which files belong to it. A part that is `running` was interrupted: it is removed and made again.
-What the file does not name was put there by someone else and is never touched.
+parameters, in which folder, and which files there are its own. A part that is `running` was interrupted and is made
+again. Files that the status does not name were put there by someone else and are never removed.
 """
 
 import shutil
@@ -28,40 +28,53 @@ class Landing:
 
     def finished(self, part: str, parameters: dict[str, Any]) -> dict[str, Any] | None:
         """Result of the finished part made with these parameters, when every file it names is still there whole."""
-        state = self._status()["parts"].get(part)
+        state = self._part(part)
         if state is None or state["state"] != "finished" or state["parameters"] != parameters:
             return None
-        files = state["result"]["files"]
-        whole = all((self.root / name).is_file() and (self.root / name).stat().st_size == files[name] for name in files)
-        return state["result"] if whole else None
+        sizes = state["files"]
+        whole = all((self.root / name).is_file() and (self.root / name).stat().st_size == sizes[name] for name in sizes)
+        return {**state["result"], "files": sizes} if whole else None
 
     def folder_of(self, part: str) -> str | None:
         """The folder that an earlier call gave this part, finished or not."""
-        state = self._status()["parts"].get(part)
+        state = self._part(part)
         return state["folder"] if state else None
 
     def write(
         self, part: str, folder: str, parameters: dict[str, Any], fill: Callable[[Path], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Let `fill` write a folder aside, move it to `folder`, record its result with the files' sizes.
+        """Let `fill` write a folder aside, then move it to `folder`. Returns its result and {"files": {name: size}}.
 
-        Raises DataError when `folder` holds data that no harvest of this part wrote.
+        Raises DataError when `folder` holds files that no harvest wrote.
         """
         target, aside = self.root / folder, self.root / f".harvest-{part}"
-        if target.exists() and self.folder_of(part) != folder:
+        before = self._part(part)
+        own = before["files"] if before and before["folder"] == folder else {}
+        foreign = sorted(set(self._sizes(target, folder)) - set(own))
+        if foreign:
             raise DataError(
-                f"{target}: holds data that the harvest did not write; choose another folder or another snapshot date"
+                f"{self.root / foreign[0]}: not written by the harvest, which would replace the folder {target}; "
+                "move it elsewhere, or choose another snapshot date or another landing zone"
             )
-        self._record(part, {"state": "running", "folder": folder, "parameters": parameters})
-        for stale in (aside, target):
-            shutil.rmtree(stale, ignore_errors=True)
+        state = {"state": "running", "folder": folder, "parameters": parameters}
+        self._record(part, {**state, "files": own})
+        _remove(aside)
         aside.mkdir(parents=True)
         result = fill(aside)
-        names = sorted(path for path in aside.rglob("*") if path.is_file())
-        result["files"] = {f"{folder}/{path.relative_to(aside).as_posix()}": path.stat().st_size for path in names}
+        files = self._sizes(aside, folder)
+        self._record(part, {**state, "files": {**own, **files}})
+        _remove(target)
         aside.rename(target)
-        self._record(part, {"state": "finished", "folder": folder, "parameters": parameters, "result": result})
-        return result
+        self._record(part, {**state, "state": "finished", "files": files, "result": result})
+        return {**result, "files": files}
+
+    def _sizes(self, path: Path, folder: str) -> dict[str, int]:
+        """Sizes in bytes of the files under `path`, by the name each has in the landing zone under `folder`."""
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return {f"{folder}/{file.relative_to(path).as_posix()}": file.stat().st_size for file in files}
+
+    def _part(self, part: str) -> dict[str, Any] | None:
+        return self._status()["parts"].get(part)
 
     def _status(self) -> dict[str, Any]:
         if not (self.root / STATUS).is_file():
@@ -78,3 +91,8 @@ class Landing:
         status = self._status()
         status["parts"][part] = state
         write_json(join(str(self.root), STATUS), status)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)

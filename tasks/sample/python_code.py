@@ -31,12 +31,17 @@ def docstrings(seed: int) -> Iterator[Sample]:
     """One document a module: its own docstring and those of its classes and functions, each under its name."""
     for file in python_files(seed + 1):  # another order than the sources', so that few modules come in both forms
         text = read_text(file.path)
-        if text is None or sum(map(len, text.split('"""')[1::2])) < MIN_SHARE * len(text):
+        if text is None or documented_share(text) < MIN_SHARE:
             continue
         tree = parse(text)
         prose = "" if tree is None else module_prose(tree, file.module)
         if len(prose) >= MIN_DOCSTRINGS:
             yield Sample(f"{file.id}#docstrings", prose, "docstrings", file.url, kind="prose")
+
+
+def documented_share(text: str) -> float:
+    """Roughly what part of a source stands between triple quotes."""
+    return sum(map(len, text.split('"""')[1::2])) / max(len(text), 1)
 
 
 def parse(text: str) -> ast.Module | None:
