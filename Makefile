@@ -1,0 +1,50 @@
+# make run | test | test-full | up | down | lint | setup | clean
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PYTHONPATH := $(CURDIR)
+export PYTHONUNBUFFERED := 1
+
+# The first of these that starts and is 3.11 or 3.12 (newer ones have no wheels for all that is pinned).
+CANDIDATES := $(PYTHON) python3.11 python3.12 python3 python
+VERSION_OK := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+options = $(if $(DATA),--data '$(DATA)') $(if $(STORE),--store '$(STORE)') $(if $(PORT),--port '$(PORT)')
+
+.PHONY: help setup run up down test test-full lint clean
+help:
+	@echo 'make run [DATA=folder|s3://…] [STORE=…]   raw text to a trained, gated model'
+	@echo 'make up / make down                      keep the Airflow UI running / end it'
+	@echo 'make test / make test-full               checks and tests / the long ones too'
+	@echo 'make setup                               the virtual environment alone'
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.txt
+	@for python in $(CANDIDATES); do \
+	  if $$python -c '$(VERSION_OK)' 2>/dev/null; then found=$$python; break; fi; done; \
+	if [ -z "$$found" ]; then echo 'Python 3.11 or 3.12 is needed; install one, or name it: make setup PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
+	echo "setting up $(VENV) with $$($$found --version) (several minutes the first time)"; \
+	$$found -m venv $(VENV) && $(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+run: setup
+	@$(BIN)/python -m plugins.local run $(options)
+
+up: setup
+	@$(BIN)/python -m plugins.local up $(options)
+
+down: setup
+	@$(BIN)/python -m plugins.local down
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy tasks plugins dags tests
+
+test: lint
+	$(BIN)/pytest -m 'not slow' --durations=15
+
+test-full: lint
+	$(BIN)/pytest --durations=30
+
+clean:
+	rm -rf .athanor .mypy_cache .ruff_cache .pytest_cache .hypothesis
