@@ -1,0 +1,1 @@
+"""One thin file per DAG: schedule, parameters and the order of tasks."""

@@ -1,0 +1,105 @@
+"""AIRFLOW_HOME of this machine: configuration through the environment, generated secrets, a free port on loopback."""
+
+import base64
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tasks.settings import REPOSITORY, Settings
+
+HOST = "127.0.0.1"
+USER = "admin"
+PASSWORDS = "passwords.json"
+
+
+def prepare(settings: Settings) -> tuple[Path, dict[str, str]]:
+    """The folder and the environment in which `airflow standalone` and its tasks run."""
+    folder = settings.home.resolve() / "airflow"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    _kept(folder / PASSWORDS, lambda: {USER: secrets.token_urlsafe(16)})
+    generated = _kept(folder / "secrets.json", _new_secrets)
+    return folder, environment(settings, folder, generated, free_port(settings.airflow_port))
+
+
+def password(folder: Path) -> str:
+    """The generated password of `admin`. Never print it; print where it is."""
+    return json.loads((folder / PASSWORDS).read_text(encoding="utf-8"))[USER]
+
+
+def environment(settings: Settings, folder: Path, generated: dict[str, str], port: int) -> dict[str, str]:
+    """This process' environment without foreign Airflow settings, with the project's own."""
+    url = f"http://{HOST}:{port}"
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+    return inherited | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": str(REPOSITORY),
+        "ATHANOR_HOME": str(settings.home.resolve()),
+        "ATHANOR_DATA": settings.data,
+        "ATHANOR_STORE": settings.store,
+        "ATHANOR_WORKERS": str(settings.workers),
+        "ATHANOR_MAX_GROUPS": str(settings.max_groups),
+        "ATHANOR_RECIPE": settings.recipe,
+        "ATHANOR_CURATION": settings.curation,
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",  # SQLite's limit, and about 130 MB a worker
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(folder / PASSWORDS),
+        "AIRFLOW__CORE__FERNET_KEY": generated["fernet_key"],
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
+        "AIRFLOW__API__HOST": HOST,
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__SECRET_KEY": generated["secret_key"],
+        "AIRFLOW__API_AUTH__JWT_SECRET": generated["jwt_secret"],
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",  # training may leave the server little of the machine
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
+        "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "SCARF_ANALYTICS": "false",
+        "GX_ANALYTICS_ENABLED": "False",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def free_port(wished: int) -> int:
+    """`wished` when nobody listens there, else one that the system picks."""
+    for port in (wished, 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on the loopback interface")
+
+
+def _new_secrets() -> dict[str, str]:
+    return {
+        "fernet_key": base64.urlsafe_b64encode(os.urandom(32)).decode(),
+        "secret_key": secrets.token_urlsafe(32),
+        "jwt_secret": secrets.token_urlsafe(48),
+    }
+
+
+def _kept(path: Path, make: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """The secrets in `path`, made at the first time and readable by this user alone."""
+    if not path.exists():
+        unfinished = path.with_suffix(".tmp")
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(make(), file)
+        unfinished.replace(path)
+    return json.loads(path.read_text(encoding="utf-8"))

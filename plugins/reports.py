@@ -1,0 +1,30 @@
+"""Gate reports over HTTP: by id, never by path, behind the UI's login."""
+
+import re
+
+from airflow.api_fastapi.core_api.security import requires_authenticated
+from fastapi import Depends, FastAPI, HTTPException, Response
+
+from tasks.corpus.storage import join, open_store
+from tasks.settings import settings
+
+NAME = re.compile(r"[a-z0-9_-]{1,64}")
+KEY = re.compile(r"[0-9a-f]{16}")
+# The report is one file without scripts; nothing in it may load or run anything.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+app = FastAPI(title="Athanor reports", docs_url=None, redoc_url=None, openapi_url=None)
+
+
+@app.get("/{contract}/{key}", dependencies=[Depends(requires_authenticated())])
+def report(contract: str, key: str) -> Response:
+    """The HTML report of one gate. 404 for anything that is not the id of a report."""
+    store = open_store(join(settings().store, "gates"))
+    name = f"{contract}/{key}/report.html"
+    if not (NAME.fullmatch(contract) and KEY.fullmatch(key) and store.exists(name)):
+        raise HTTPException(404, "no such report")
+    return Response(store.read(name), media_type="text/html; charset=utf-8", headers=HEADERS)
