@@ -22,22 +22,22 @@ SHARD_BYTES = 2_500_000  # text of one shard, before compression
 FORMATS = (".jsonl.zst", ".jsonl.gz", ".parquet")
 Progress = Callable[[dict[str, Any]], None]
 
-# Share of the corpus in bytes that each source gets while it lasts.
+# Share of the corpus in bytes that each source gets while it lasts; the scarce ones choose first.
 SOURCES: dict[str, tuple[float, Callable[[int], Iterator[Sample]]]] = {
-    "python-source": (0.24, python_code.sources),
-    "docstrings": (0.16, python_code.docstrings),
-    "python-docs": (0.07, package_texts.documents),
-    "package-descriptions": (0.07, package_texts.descriptions),
-    "licences": (0.05, package_texts.licences),
-    "man": (0.16, man_pages.english),
-    "man-other": (0.01, man_pages.foreign),
-    "man-zh": (0.01, man_pages.chinese),
-    "debian-doc": (0.08, system.documents),
-    "debian-licences": (0.03, system.licences),
-    "debian-descriptions": (0.03, system.descriptions),
-    "translations-zh": (0.12, translations.messages),
-    "docs-zh": (0.01, translations.help_texts),
     "names-zh": (0.01, translations.names),
+    "docs-zh": (0.01, translations.help_texts),
+    "man-zh": (0.01, man_pages.chinese),
+    "translations-zh": (0.12, translations.messages),
+    "man-other": (0.01, man_pages.foreign),
+    "package-descriptions": (0.07, package_texts.descriptions),
+    "python-docs": (0.07, package_texts.documents),
+    "licences": (0.05, package_texts.licences),
+    "debian-descriptions": (0.03, system.descriptions),
+    "debian-licences": (0.03, system.licences),
+    "debian-doc": (0.08, system.documents),
+    "man": (0.16, man_pages.english),
+    "docstrings": (0.16, python_code.docstrings),
+    "python-source": (0.24, python_code.sources),
 }
 
 
@@ -74,8 +74,8 @@ def harvest_corpus(
         return {**done, "seconds": round(time.monotonic() - started, 1), "reused": True}
 
     def fill(folder: Path) -> dict[str, Any]:
-        room = Room(documents=3 * min_documents, bytes=min_bytes * 23 // 20)
-        taken = take(room, seed, on_progress or (lambda progress: None))
+        limits = Limits(min_documents, min_bytes, 3 * min_documents, min_bytes * 23 // 20)
+        taken = take(limits, seed, on_progress or (lambda progress: None))
         documents, size = sum(map(len, taken.values())), sum(sample.size for some in taken.values() for sample in some)
         if documents < min_documents or size < min_bytes:
             raise DataError(
@@ -88,16 +88,18 @@ def harvest_corpus(
     return {**result, "seconds": round(time.monotonic() - started, 1), "reused": False}
 
 
-@dataclass
-class Room:
-    """What may still be taken."""
+@dataclass(frozen=True)
+class Limits:
+    """How much to take: no less than the least of both measures, and from there no more than the most of either."""
 
-    documents: int
-    bytes: int
+    min_documents: int
+    min_bytes: int
+    max_documents: int
+    max_bytes: int
 
-    @property
-    def left(self) -> bool:
-        return self.documents > 0 and self.bytes > 0
+    def wants_more(self, documents: int, size: int) -> bool:
+        enough = documents >= self.min_documents and size >= self.min_bytes
+        return not enough or (documents < self.max_documents and size < self.max_bytes)
 
 
 @dataclass
@@ -118,24 +120,25 @@ class _Source:
         return drawn, False
 
 
-def take(room: Room, seed: int, on_progress: Progress) -> dict[str, list[Sample]]:
-    """Samples by source. Room is dealt out by weight, again and again over the sources that are not yet exhausted."""
-    live = [_Source(name, weight, samples(seed)) for name, (weight, samples) in SOURCES.items()]
-    every = list(live)
+def take(limits: Limits, seed: int, on_progress: Progress) -> dict[str, list[Sample]]:
+    """Samples by source. Room is dealt out by weight, again and again over the sources that are not yet exhausted.
+
+    A share is at least one document, so that the least of one measure is reached even after the other has its most.
+    """
+    every = [_Source(name, weight, samples(seed)) for name, (weight, samples) in SOURCES.items()]
+    live = list(every)
     documents = size = 0
-    while live and room.left:
-        shares = {source.name: source.weight / sum(other.weight for other in live) for source in live}
-        dealt = Room(room.documents, room.bytes)
+    while live and limits.wants_more(documents, size):
+        total = sum(source.weight for source in live)
+        room_documents, room_bytes = limits.max_documents - documents, limits.max_bytes - size
         for source in list(live):
-            before, share = len(source.taken), shares[source.name]
-            drawn, more = source.draw(dealt.documents * share, dealt.bytes * share)
-            count = len(source.taken) - before
-            room.documents, room.bytes = room.documents - count, room.bytes - drawn
-            documents, size = documents + count, size + drawn
+            share, before = source.weight / total, len(source.taken)
+            drawn, more = source.draw(room_documents * share, room_bytes * share)
+            documents, size = documents + len(source.taken) - before, size + drawn
             on_progress({"step": "harvest", "source": source.name, "documents": documents, "bytes": size})
             if not more:
                 live.remove(source)
-            if not room.left:
+            if not limits.wants_more(documents, size):
                 break
     return {source.name: source.taken for source in every if source.taken}
 

@@ -47,6 +47,7 @@ _SILENT = {
 }  # fmt: skip
 _MACRO = re.compile(r"^[.'][ \t]*(\\?[^\s\\]+|\\})[ \t]*(.*)$")
 _HOLDS = re.compile(r"(?:n(?![\w(])|!'[^']*'[^']*')\s*(?:\\\{\\?)?\s*")  # the second is a translation tool's idiom
+_CONTINUED = re.compile(r"\\c\n(?![.'])")
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|((?:\\ |[^\s"])(?:\\ |\S)*)')
 
 
@@ -55,7 +56,7 @@ def to_text(page: str) -> str:
 
     An alias page (`.so`) and a file that is no manual page give the empty string.
     """
-    lines = page.splitlines()
+    lines = _CONTINUED.sub("", page).splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith((".TH", "'TH", ".Dd"))), None)
     if start is None:
         return ""

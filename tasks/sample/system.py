@@ -69,7 +69,12 @@ def _texts(seed: int, source: str, wanted: Callable[[str], bool]) -> Iterator[Sa
             yield Sample(f"debian/{package}/{name.removesuffix('.gz')}", text, source, _url(package), kind=kind)
 
 
-def _doc_files() -> Iterator[tuple[str, str, Path]]:
+@cache
+def _doc_files() -> tuple[tuple[str, str, Path], ...]:
+    return tuple(_find())
+
+
+def _find() -> Iterator[tuple[str, str, Path]]:
     """(package, file inside its folder, path) of everything under `doc` that may be text."""
     seen = set()
     for root in share_folders():

@@ -79,13 +79,14 @@ def catalogues() -> tuple[Catalogue, ...]:
 
 def _documents(catalogue: Catalogue) -> Iterator[Sample]:
     chunk: list[str] = []
-    number = 0
+    number = length = 0
     for index, (_, chinese) in enumerate(catalogue.messages):
         chunk.append(chinese.strip())
-        if sum(map(len, chunk)) >= CHUNK_CHARACTERS or index + 1 == len(catalogue.messages):
+        length += len(chunk[-1])
+        if length >= CHUNK_CHARACTERS or index + 1 == len(catalogue.messages):
             name, text = f"{catalogue.name}#{number:03d}", "\n".join(chunk) + "\n"
             yield Sample(name, text, "translations-zh", catalogue.url, catalogue.revised)
-            chunk, number = [], number + 1
+            chunk, number, length = [], number + 1, 0
 
 
 def _system_catalogues() -> Iterator[Catalogue]:
