@@ -289,7 +289,7 @@ def write_shard(path: Path, records: Iterable[dict[str, Any]]) -> int:
     lines = [orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE, default=str) for record in records]
     data = b"".join(lines)
     if name.endswith(".jsonl.zst"):
-        data = zstandard.ZstdCompressor(level=3).compress(data)
+        data = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(data)
     elif name.endswith(".jsonl.gz"):
         packer = zlib.compressobj(6, wbits=31)  # no name and no time in the header: same records, same bytes
         data = packer.compress(data) + packer.flush()

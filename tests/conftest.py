@@ -1,0 +1,48 @@
+"""Fixtures that several areas share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SHARED_DATA = REPOSITORY.parent / "shared" / "data" / "dev"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of the development data sets; tests that need it are skipped where it is absent."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the development data sets are not beside this checkout (../shared/data/dev)")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Address of a real S3 server (moto's) on loopback."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """URI of a fresh bucket; the environment is set up so that boto3 and child processes find it."""
+    import hashlib
+
+    import boto3
+
+    from tasks.corpus import storage
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    storage._s3.cache_clear()
+    name = "t" + hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:20]
+    boto3.client("s3").create_bucket(Bucket=name)
+    return f"s3://{name}/some prefix"

@@ -1,0 +1,99 @@
+"""The same promises of a store, kept by a folder and by S3."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tasks.corpus import storage
+from tasks.corpus.storage import LocalStore, Store, open_store
+from tasks.errors import StorageError
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "folder":
+        return open_store(str(tmp_path / "a folder"))
+    return open_store(request.getfixturevalue("bucket"))
+
+
+def test_write_read_list_delete(store: Store) -> None:
+    names = ["b/2 with space.json", "b/1#hash.json", "a/中文.txt", "a/q?x=1.txt"]
+    for name in names:
+        store.write(name, name.encode())
+    assert [entry.key for entry in store.list()] == sorted(names)
+    assert [entry.key for entry in store.list("b/")] == ["b/1#hash.json", "b/2 with space.json"]
+    assert store.read("a/中文.txt").decode() == "a/中文.txt"
+    assert [entry.size for entry in store.list("a/")] == [len(name.encode()) for name in sorted(names)[:2]]
+    store.delete("a/中文.txt")
+    store.delete("a/中文.txt")
+    assert not store.exists("a/中文.txt")
+
+
+def test_conditional_writes(store: Store) -> None:
+    assert store.write("k", b"1", if_absent=True)
+    assert not store.write("k", b"2", if_absent=True)
+    assert store.read("k") == b"1"
+    assert not store.compare_and_swap("k", b"other", b"3")
+    assert store.compare_and_swap("k", b"1", b"3")
+    assert store.read("k") == b"3"
+    assert not store.compare_and_swap("k", None, b"4")
+    assert store.compare_and_swap("new", None, b"5")
+
+
+def test_missing_key_names_the_uri(store: Store) -> None:
+    with pytest.raises(StorageError, match="nothing-here"):
+        store.read("nothing-here")
+
+
+def test_files_and_folders(store: Store, tmp_path: Path) -> None:
+    big = tmp_path / "big.bin"
+    big.write_bytes(b"x" * (9 << 20))  # over boto3's multipart threshold
+    store.upload(big, "deep/big.bin")
+    store.download("deep/big.bin", tmp_path / "copy.bin")
+    assert (tmp_path / "copy.bin").read_bytes() == big.read_bytes()
+    with store.open("deep/big.bin") as stream:
+        assert stream.read(10) == b"x" * 10
+    folder = storage.fetch_folder(store.sub("deep").uri, tmp_path / "fetched")
+    assert [path.name for path in folder.iterdir()] == ["big.bin"]
+
+
+def test_json_is_the_same_bytes_for_the_same_value(store: Store) -> None:
+    storage.write_json(f"{store.uri}/x.json", {"b": 1, "a": [1, 2]})
+    first = store.read("x.json")
+    storage.write_json(f"{store.uri}/x.json", {"a": [1, 2], "b": 1})
+    assert store.read("x.json") == first
+    assert storage.read_json(f"{store.uri}/x.json") == {"a": [1, 2], "b": 1}
+
+
+def test_list_reads_every_page(bucket: str) -> None:
+    store = open_store(bucket)
+    with ThreadPoolExecutor(4) as pool:  # S3 pages hold 1,000
+        list(pool.map(lambda number: store.write(f"n/{number:05d}", b""), range(1003)))
+    assert len(list(store.list("n/"))) == 1003
+
+
+@pytest.mark.parametrize("key", ["../out", "a/../../out", "/etc/passwd"])
+def test_a_key_cannot_leave_a_folder(tmp_path: Path, key: str) -> None:
+    with pytest.raises(StorageError, match="leaves the store"):
+        LocalStore(tmp_path).read(key)
+
+
+def test_a_loop_of_links_ends(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_text("x")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    assert [entry.key for entry in LocalStore(tmp_path).list()] == ["a/file"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where a folder is needed")
+    with pytest.raises(StorageError, match="taken"):
+        LocalStore(tmp_path).write("taken/key", b"x")
+    assert [entry.key for entry in LocalStore(tmp_path).list()] == ["taken"]
+
+
+def test_unknown_scheme() -> None:
+    with pytest.raises(StorageError, match=r"ftp://host.*unknown scheme"):
+        open_store("ftp://host/x")
