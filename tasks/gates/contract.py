@@ -37,7 +37,7 @@ class Column(StrictModel):
 class Expectation(StrictModel):
     """One expectation of Great Expectations, and what it means to a person."""
 
-    expectation: str = Field(pattern="^expect_[a-zA-Z_]+$", description="its type, e.g. expect_column_values_to_be_unique")
+    expectation: str = Field(pattern="^expect_[a-zA-Z_]+$", description="as Great Expectations calls it")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="its arguments")
     severity: Severity = Field(description="critical: a failure refuses; warning: a failure is shown")
     meaning: str = Field(min_length=1, description="one sentence: what holds when this is met")

@@ -163,4 +163,3 @@ def _readable(store: Store, key: str) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{join(store.uri, key)}: not readable as Parquet: {error}; publish the corpus again") from None
-

@@ -1,6 +1,7 @@
 """Tables of a folder of instruction records: counts over all of them, and a sample."""
 
 import heapq
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from tasks.corpus.artifact import content_hash
 from tasks.corpus.shards import Row, is_shard, read_shard
 from tasks.corpus.storage import open_store
 from tasks.errors import DataError
-from tasks.gates.frames import SAMPLE_ROWS, Subject, shown_text, text_measures
+from tasks.gates.frames import SAMPLE_ROWS, Subject, share, shown_text, text_measures
 
 ROLES = ("system", "user", "assistant")
 
@@ -38,13 +39,19 @@ def read_instructions(uri: str) -> Subject:
         totals["duplicate_ids"] += _repeated(seen_ids, item.record.get("id"))
         totals["duplicate_messages"] += _repeated(seen_messages, item.record.get("messages"))
         # The rows with the largest negative hash: the smallest hashes, whatever the order they are read in.
-        draw = (-xxhash.xxh3_64_intdigest(f"{identity}\x1f{key}\x1f{item.index}"), key, item.index, item.record)
+        draw = (-_hash(identity, key, item.index), key, item.index, item.record)
         if len(drawn) < SAMPLE_ROWS:
             heapq.heappush(drawn, draw)
         elif draw[:3] > drawn[0][:3]:
             heapq.heapreplace(drawn, draw)
     rows = [record_row(key, index, record) for _, key, index, record in sorted(drawn, key=lambda draw: draw[1:3])]
-    return Subject(identity, {"summary": [totals], "records": rows})
+    rows_read = totals["records"] + totals["unreadable_rows"]
+    summary = {
+        **totals,
+        "unreadable_share": share(totals["unreadable_rows"], rows_read),
+        "duplicate_share": share(totals["duplicate_messages"], totals["records"]),
+    }
+    return Subject(identity, {"summary": [summary], "records": rows})
 
 
 def _items(store: Any, keys: list[str]) -> Iterator[tuple[str, Any]]:
@@ -57,17 +64,21 @@ def _repeated(seen: set[int], value: Any) -> bool:
     """Whether an equal value was met before; a missing one never was."""
     if value is None:
         return False
-    digest = int(content_hash(value)[:16], 16)
+    digest = _hash(value)
     if digest in seen:
         return True
     seen.add(digest)
     return False
 
 
+def _hash(*values: Any) -> int:
+    return xxhash.xxh3_64_intdigest(json.dumps(values, sort_keys=True, default=str).encode())
+
+
 def record_row(file: str, index: int, record: dict[str, Any]) -> dict[str, Any]:
-    """One record as the contract sees it. A record without a list of messages has the roles ''."""
-    messages = record.get("messages")
-    messages = [item for item in messages if isinstance(item, dict)] if isinstance(messages, list) else []
+    """One record as the contract sees it: without messages its roles are '', for a message that is none 'None'."""
+    listed = record.get("messages")
+    messages = [item if isinstance(item, dict) else {} for item in (listed if isinstance(listed, list) else [])]
     roles = [str(message.get("role")) for message in messages]
     contents = [message["content"] if isinstance(message.get("content"), str) else "" for message in messages]
     dialogue = roles[1:] if roles[:1] == ["system"] else roles

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from tasks.errors import ConfigError
 from tasks.gates.contract import Column, Contract, Expectation, Frame, Severity
 from tasks.gates.privacy import excerpt
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 ROW = "__row__"  # position of a row in its frame, so that offending rows can be found again
 SHOWN_ROWS = 5
+PLACES = {"doc_id", "file", "shard"}  # names of files and hashes: their digits say where to look, not whom to call
 TYPE_NAMES = {
     "string": ["str"],
     "integer": ["int", "int64"],
@@ -42,7 +45,7 @@ class Outcome(StrictModel):
     observed: str
     checked: int
     unexpected: int
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = Field(default_factory=list)
 
 
 def check_types(contract: Contract) -> None:
@@ -62,7 +65,7 @@ def validate_frame(name: str, frame: Frame, records: Sequence[dict[str, Any]]) -
     table = to_table(frame.columns, records)
     missing = [column for column in frame.columns if column not in table]
     outcomes = [_no_column(name, frame, column) for column in missing]
-    implied = [item for column in frame.columns if column not in missing for item in _implied(frame, column)]
+    implied = [item for column in table for item in _implied(frame, column, table[column])]
     asked = [(item, True) for item in implied] + [(item, False) for item in frame.expectations]
     computable = [(item, own) for item, own in asked if not set(item.columns) & set(missing)]
     for item, _ in asked:
@@ -103,9 +106,14 @@ def _dtype(wanted: str, values: Iterable[Any]) -> Any:
     return "bool" if wanted == "boolean" and kinds == {bool} else object
 
 
-def _implied(frame: Frame, name: str) -> list[Expectation]:
-    """What a declared column promises: its type, and unless nullable a value in every row."""
+def _implied(frame: Frame, name: str, values: "pandas.Series") -> list[Expectation]:
+    """What a declared column promises: its type, and unless nullable a value in every row.
+
+    Nothing is left to ask of a column that became an array of numbers or truth values without a gap.
+    """
     column = frame.columns[name]
+    if values.dtype != object and not values.hasnans:
+        return []
     remedy = "Make the data again with this version of the project, or correct the column's type in the contract."
     implied = [
         Expectation(
@@ -138,7 +146,7 @@ def _compile(item: Expectation, position: int, where: str) -> Any:
     from pydantic.v1 import ValidationError
 
     try:
-        kind = get_expectation_impl(item.expectation)
+        kind: Any = get_expectation_impl(item.expectation)
         return kind(**item.kwargs, severity=item.severity, meta={"position": position})
     except ExpectationNotFoundError:
         import difflib
@@ -154,20 +162,20 @@ def _validate(table: "pandas.DataFrame", items: Sequence[Expectation]) -> list[A
     """Great Expectations' results, in the order of `items`. A context of its own: contexts have no shared writers."""
     import great_expectations as gx
 
+    quiet: Any = {"globally": False}
     context = gx.get_context(mode="ephemeral")
     context.enable_analytics(False)
-    context.variables.progress_bars = {"globally": False}
+    context.variables.progress_bars = quiet
     batch = (
         context.data_sources.add_pandas("gate")
         .add_dataframe_asset("frame")
         .add_batch_definition_whole_dataframe("whole")
         .get_batch({"dataframe": table.assign(**{ROW: range(len(table))})})
     )
-    suite = gx.ExpectationSuite(name="contract")
-    for position, item in enumerate(items):
-        suite.add_expectation(_compile(item, position, "frame"))
+    compiled = [_compile(item, position, "frame") for position, item in enumerate(items)]
+    suite = context.suites.add(gx.ExpectationSuite(name="contract", expectations=compiled))
     result_format: Any = {"result_format": "COMPLETE", "unexpected_index_column_names": [ROW]}
-    validated = batch.validate(context.suites.add(suite), result_format=result_format)
+    validated = batch.validate(suite, result_format=result_format)
     # Results come back in an order of their own.
     return sorted(validated.results, key=lambda result: result.expectation_config.meta["position"])
 
@@ -178,7 +186,9 @@ def _outcome(
     if error := _raised(result.exception_info):
         return _failed(name, item, f"not computed: {excerpt(error)}", structure=structure)
     found = result.result
-    positions = sorted({int(index[ROW]) for index in found.get("unexpected_index_list") or []})
+    # A table of one row says all in what was observed.
+    unexpected = found.get("unexpected_index_list") if frame.identify else None
+    positions = sorted({int(index[ROW]) for index in unexpected or []})
     return Outcome(
         frame=name,
         expectation=item.expectation,
@@ -205,15 +215,15 @@ def _raised(info: dict[str, Any]) -> str | None:
 
 def _show(table: "pandas.DataFrame", position: int, columns: list[str]) -> dict[str, Any]:
     row = table.iloc[position]
-    return {column: _shown(row[column]) for column in dict.fromkeys(columns)}
+    return {column: _shown(column, row[column]) for column in dict.fromkeys(columns)}
 
 
-def _shown(value: Any) -> Any:
+def _shown(column: str, value: Any) -> Any:
     if hasattr(value, "item"):  # a NumPy scalar
         value = value.item()
     if value is None or isinstance(value, bool | int):
         return value
-    return _finite(value) if isinstance(value, float) else excerpt(str(value))
+    return _finite(value) if isinstance(value, float) else excerpt(str(value), numbers=column not in PLACES)
 
 
 def _failed(name: str, item: Expectation, why: str, *, structure: bool = False) -> Outcome:
@@ -263,6 +273,24 @@ def _no_column(name: str, frame: Frame, column: str) -> Outcome:
         success=False,
         expected=f"column '{column}' of type {frame.columns[column].type}",
         observed="missing",
+        checked=0,
+        unexpected=0,
+    )
+
+
+def unreadable(subject: str, form: str, why: str) -> Outcome:
+    """The outcome for a subject that could not be read at all."""
+    return Outcome(
+        frame=subject,
+        expectation="subject_to_be_readable",
+        kwargs={},
+        severity="critical",
+        structure=True,
+        meaning=f"The subject '{subject}' can be read.",
+        remedy="Finish or repeat the step that makes it, then run the gate again.",
+        success=False,
+        expected=f"a readable subject of the form '{form}'",
+        observed=excerpt(why, 600),
         checked=0,
         unexpected=0,
     )

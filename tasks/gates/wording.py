@@ -21,13 +21,18 @@ def number(value: Any) -> str:
     return f"{value:,.6g}" if isinstance(value, float) else excerpt(str(value), 80)
 
 
+def quantity(column: str, value: Any) -> str:
+    """A column's value; a share in per cent."""
+    if column.endswith("_share") and isinstance(value, int | float) and value == value:
+        return f"{100 * float(value):.4g}%"
+    return number(value)
+
+
 def expected_words(expectation: str, kwargs: dict[str, Any]) -> str:
     """What an expectation asks for; for a type without a phrase of its own, its arguments."""
     words = _phrase(expectation, kwargs)
     mostly = kwargs.get("mostly", 1)
-    return words if mostly == 1 else f"{words}, in at least {mostly:.6g} of the rows".replace(
-        f"{mostly:.6g} of", f"{100 * mostly:.6g}% of"
-    )
+    return words if mostly == 1 else f"{words}, in at least {100 * mostly:.6g}% of the rows"
 
 
 def _phrase(expectation: str, kwargs: dict[str, Any]) -> str:
@@ -65,23 +70,24 @@ def _phrase(expectation: str, kwargs: dict[str, Any]) -> str:
 
 
 def _range(kwargs: dict[str, Any]) -> str:
+    column = kwargs.get("column", "")
     low, high = kwargs.get("min_value"), kwargs.get("max_value")
     least = "more than" if kwargs.get("strict_min") else "at least"
     most = "less than" if kwargs.get("strict_max") else "at most"
     if low is not None and low == high:
-        return f"exactly {number(low)}"
+        return f"exactly {quantity(column, low)}"
     if low is not None and high is not None:
-        return f"{least} {number(low)} and {most} {number(high)}"
-    return f"{least} {number(low)}" if high is None else f"{most} {number(high)}"
+        return f"{least} {quantity(column, low)} and {most} {quantity(column, high)}"
+    return f"{least} {quantity(column, low)}" if high is None else f"{most} {quantity(column, high)}"
 
 
 def observed_words(columns: list[str], result: dict[str, Any], table: "pandas.DataFrame") -> str:
     """What was found: the value itself in a table of one row, else how many rows are as expected."""
     if len(table) == 1 and columns:
-        return ", ".join(f"{column} = {number(table[column].iloc[0])}" for column in columns)
+        return ", ".join(f"{column} = {quantity(column, table[column].iloc[0])}" for column in columns)
     if "element_count" not in result:
         return number(result.get("observed_value"))
     checked, wrong = result["element_count"], result.get("unexpected_count") or 0
     if wrong:
-        return f"{wrong:,} of {checked:,} rows are not ({100 * wrong / checked:.3g}%)"
+        return f"not so in {wrong:,} of {checked:,} rows ({100 * wrong / checked:.3g}%)"
     return f"all {checked:,} rows"
