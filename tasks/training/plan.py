@@ -1,0 +1,112 @@
+"""From a recipe's stage to a `StageSpec`: everything a trainer needs to know, as JSON, under one content key.
+
+A stage is a pure function of its parents, its data and its configuration; the key is the hash of just these. So the
+same stage is never trained twice, and whoever meets its key again finds the artifact or the running job.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from tasks.corpus.artifact import NAME, content_hash, file_hash, read_artifact
+from tasks.corpus.storage import exists, join, open_store
+from tasks.errors import ConfigError, DataError
+from tasks.settings import StrictModel
+from tasks.training.recipe import Stage, load_recipe
+
+CODE_VERSION = 1  # raise by hand when the output of any stage may change
+
+
+class Input(StrictModel):
+    """Something that a stage reads: where it lies, and the hash of its content."""
+
+    uri: str
+    hash: str
+
+
+class StageSpec(StrictModel):
+    """One stage, ready to run anywhere that reaches the store."""
+
+    schema_version: Literal[1] = 1
+    recipe: str
+    stage: str
+    kind: str
+    key: str
+    job: str
+    artifact: str
+    store: str
+    config: Stage
+    parents: dict[str, Input]
+    data: dict[str, Input]
+    code_version: int = CODE_VERSION
+
+    @property
+    def finished(self) -> bool:
+        """Whether the artifact is there."""
+        return exists(join(self.artifact, NAME))
+
+
+def plan_stage(
+    recipe: str,
+    stage: str,
+    *,
+    store: str,
+    home: str,
+    corpus: str = "",
+    instructions: str = "",
+    parents: dict[str, str] | None = None,
+) -> StageSpec:
+    """The spec of one stage of a recipe.
+
+    `parents` maps stage names to artifact URIs; `corpus` is the folder of a curated corpus, `instructions` a folder
+    of instruction shards. Raises ConfigError when an input that the stage reads is not given, DataError when it is
+    not finished.
+    """
+    plan = load_recipe(recipe)
+    config = plan.stage(stage)
+    given = {"corpus": corpus, "instructions": instructions}
+    inputs = {name: _input(given[name], name, stage) for name in config.data}
+    ancestors = {}
+    for role, name in plan.parents(stage).items():
+        uri = (parents or {}).get(name, "")
+        if not uri:
+            raise ConfigError(f"stage '{stage}' needs the artifact of stage '{name}'; give its URI in `parents`")
+        ancestors[role] = Input(uri=uri, hash=read_artifact(uri).hash)
+    key = content_hash(
+        {
+            "config": config.model_dump(exclude={"name"}),
+            "parents": {role: item.hash for role, item in ancestors.items()},
+            "data": {name: item.hash for name, item in inputs.items()},
+            "code_version": CODE_VERSION,
+        }
+    )[:32]
+    return StageSpec(
+        recipe=plan.name,
+        stage=stage,
+        kind=config.kind,
+        key=key,
+        job=str(Path(home).absolute() / "jobs" / key),
+        artifact=join(store, "artifacts", stage, key),
+        store=store,
+        config=config,
+        parents=ancestors,
+        data=inputs,
+    )
+
+
+def _input(uri: str, name: str, stage: str) -> Input:
+    if not uri:
+        raise ConfigError(f"stage '{stage}' reads {name}, but no URI was given for it; pass --{name} URI")
+    if exists(join(uri, NAME)):
+        return Input(uri=uri, hash=read_artifact(uri).hash)
+    store = open_store(uri)
+    files = {entry.key: file_hash(store, entry.key).sha256 for entry in store.list() if is_shard(entry.key)}
+    if not files:
+        raise DataError(
+            f"{uri}: neither a finished artifact nor a folder of shards; stage '{stage}' reads {name} there"
+        )
+    return Input(uri=uri, hash=content_hash(files))
+
+
+def is_shard(key: str) -> bool:
+    """Whether an object is data that a stage reads; status files beside it are not."""
+    return key.endswith((".parquet", ".jsonl", ".jsonl.gz", ".jsonl.zst"))
