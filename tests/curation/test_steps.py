@@ -1,0 +1,252 @@
+"""The steps together, on real Dask workers: counts add up, the same bytes come out, finished work is reused."""
+
+import hashlib
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tasks.corpus.artifact import read_artifact, verify_artifact
+from tasks.corpus.shards import write_shard
+from tasks.curation import steps
+from tasks.curation.cluster import dask_client
+from tasks.curation.why import explain, find_verdicts
+from tasks.errors import DataError
+from tasks.settings import CONTRACTS
+
+SHARDS = 4
+WORDS = "the of and that have with be to in a data model text page word line time work part place case".split()  # noqa: SIM905
+
+
+def english(seed: int, sentences: int = 14) -> str:
+    noise = random.Random(seed)
+    made = [" ".join([*noise.choices(WORDS, k=11), f"fact{noise.randrange(10**6)}"]) for _ in range(sentences)]
+    return " ".join(f"{sentence.capitalize()}." for sentence in made)
+
+
+CHINESE = (
+    "今天我们讨论一个问题：数据的质量决定模型的质量。"
+    "研究人员在2026年整理了许多文章，他们认为去除重复的内容是有用的。"
+)
+
+
+def corpus(folder: Path) -> Path:
+    """Four shards in mixed formats: good text, duplicates across shards, junk, bad rows, another language."""
+    long = english(0, 30)
+    write_shard(folder / "web" / "a.jsonl.zst", [{"text": english(n), "id": f"a{n}"} for n in range(20)])
+    write_shard(folder / "web" / "b.parquet", [{"text": english(n), "id": f"b{n}", "url": "u"} for n in range(15, 40)])
+    rows = [
+        {"text": long + " One more sentence is here.", "id": "longer", "tags": ["x"]},
+        {"text": long, "id": "shorter"},
+        {"text": "too short"},
+        {"text": "Le chat est sur la table et le chien est dans le jardin avec les enfants. " * 5},
+        {"text": "".join(f"{n}：{CHINESE}第{n * 7919}章讲的是第{n * 104729}种方法。\n" for n in range(3)), "id": "zh"},
+        {"text": "def f(x):\n    return x\n\nclass A:\n    y = 1\n\nimport os\n" * 3, "id": "code"},
+        {"text": ""},
+        {"no": "text"},
+        {"text": "a\0b"},
+    ]
+    (folder / "mixed").mkdir(parents=True)
+    lines = [orjson.dumps(row) for row in rows]
+    (folder / "mixed" / "c d#.jsonl").write_bytes(b"\n".join([*lines, b"not json", b'{"text": "\xff"}']))
+    (folder / "mixed" / "broken.parquet").write_bytes(b"PAR1 but no more")
+    (folder / "_SUCCESS").write_text("")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpus(tmp_path_factory.mktemp("landing"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[None]:
+    with dask_client(2):
+        yield
+
+
+def run(landing: Path, output: Path, **options: Any) -> dict[str, Any]:
+    plan = steps.inventory(str(landing), str(output), "2026-11-30", **options)
+    for group in plan["groups"]:
+        steps.compute_signals(str(output), group)
+    steps.cluster_duplicates(str(output))
+    for group in plan["groups"]:
+        steps.write_verdicts(str(output), group)
+    return steps.publish(str(output))
+
+
+def tree(output: Path) -> str:
+    """One hash over names and bytes of everything that is handed on."""
+    digest = hashlib.sha256()
+    files = [path for folder in ("curated", "verdicts") for path in (output / folder).glob("*")]
+    for path in [*sorted(files), output / "report.json"]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def output(landing: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("out")
+    run(landing, folder)
+    return folder
+
+
+def verdicts(output: Path) -> list[dict[str, Any]]:
+    return [row for path in sorted((output / "verdicts").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def test_counts_add_up(output: Path) -> None:
+    report = orjson.loads((output / "report.json").read_bytes())
+    assert report["read"] == 45 + 11 == report["kept"] + report["dropped"] + report["quarantined"]
+    assert report["quarantined"] == 5
+    assert report["bytes"]["read"] == sum(report["bytes"][name] for name in ("kept", "dropped", "quarantined"))
+    assert (report["unreadable"], report["unreadable_bytes"]) == (1, 16)
+    rows = verdicts(output)
+    assert len(rows) == report["read"]
+    assert sum(row["written_bytes"] for row in rows) == report["bytes"]["written"]
+    texts = [row for path in (output / "curated").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert len(texts) == report["kept"]
+    assert sum(len(row["text"].encode()) for row in texts) == report["bytes"]["written"]
+    remedies = {problem["what"].split(":")[0]: problem["remedy"] for problem in report["problems"]}
+    assert set(remedies) == {"blank_text", "missing_text", "nul_in_text", "not_json", "invalid_utf8", "corrupt"}
+    assert all(remedies.values())
+
+
+def test_every_verdict_is_explained(output: Path) -> None:
+    by_id = {row["source_id"]: row for row in verdicts(output) if row["source_id"]}
+    assert by_id["longer"]["verdict"] == "kept"
+    assert by_id["shorter"]["verdict"] == "dropped"
+    assert by_id["shorter"]["twin_id"] == by_id["longer"]["doc_id"]
+    assert 0.8 <= by_id["shorter"]["similarity"] < 1
+    assert by_id["shorter"]["reasons"][0]["threshold"] == 0.8
+    assert by_id["zh"]["language"] == "zh"
+    assert by_id["code"]["kind"] == "code"
+    for row in verdicts(output):
+        assert (row["verdict"] == "kept") == (not row["reasons"])
+        assert row["source"] in ("web", "mixed")
+    exact = [row for row in verdicts(output) if row["similarity"] == 1.0]
+    assert len(exact) == 5  # rows 15–19 stand in both shards of `web`
+    rules = {reason["rule"] for row in verdicts(output) for reason in row["reasons"]}
+    assert {"min_characters", "gopher_words", "language_not_configured"} <= rules
+    short = next(row for row in verdicts(output) if row["raw_bytes"] == len("too short"))
+    assert len(short["reasons"]) > 1  # all failing rules, not the first
+
+
+def test_why_in_words(output: Path) -> None:
+    (found,) = find_verdicts(str(output), "shorter")
+    text = explain(found)
+    assert "DROPPED" in text and "duplicate_near = 0." in text and "threshold 0.8" in text and found["twin_id"] in text
+    assert "c d#.jsonl" in text
+    with pytest.raises(DataError, match="no such document"):
+        find_verdicts(str(output), "ffff0000")
+
+
+def test_same_bytes_in_another_place_with_other_groups(landing: Path, output: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(landing, moved)
+    for number in range(8):
+        write_shard(moved / "more" / f"{number}.jsonl", [{"text": english(900 + number)}])
+    run(moved, tmp_path / "grouped", max_groups=1)
+    run(moved, tmp_path / "many", max_groups=64)
+    assert tree(tmp_path / "grouped") == tree(tmp_path / "many")
+    run(landing, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(output)
+    assert read_artifact(str(tmp_path / "again")).hash == read_artifact(str(output)).hash
+    verify_artifact(str(output))
+
+
+def test_finished_work_is_reused_and_a_lost_piece_is_made_again(landing: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = run(landing, out)
+    before = tree(out)
+    group = steps.read_manifest(str(out)).groups[0]
+    assert steps.compute_signals(str(out), group)["reused"] == SHARDS
+    victim = next(iter(sorted((out / "signals").glob("*.json"))))
+    victim.unlink()
+    assert steps.compute_signals(str(out), group)["reused"] == SHARDS - 1
+    assert steps.cluster_duplicates(str(out))["reused"]
+    assert steps.write_verdicts(str(out), group)["reused"] == SHARDS
+    assert steps.publish(str(out)) == first
+    assert tree(out) == before
+
+
+def test_a_replaced_shard_leaves_nothing_behind(landing: Path, tmp_path: Path) -> None:
+    moved, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(landing, moved)
+    first = run(moved, out)
+    write_shard(moved / "web" / "a.jsonl.zst", [{"text": english(500), "id": "new"}])
+    second = run(moved, out)
+    assert second["hash"] != first["hash"]
+    assert second["read"] == first["read"] - 19
+    assert len(list((out / "curated").glob("*.parquet"))) == SHARDS
+    verify_artifact(str(out))
+
+
+def test_other_thresholds_compute_no_signals_again(landing: Path, output: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(output, out)
+    config = yaml.safe_load((CONTRACTS / "curation" / "default.yaml").read_text())
+    config["rules"]["en"]["bounds"]["gopher_words"]["min"] = 10_000
+    path = tmp_path / "strict.yaml"
+    path.write_text(yaml.safe_dump(config, allow_unicode=True))
+    plan = steps.inventory(str(landing), str(out), "2026-11-30", curation=str(path))
+    assert steps.compute_signals(str(out), plan["groups"][0])["reused"] == SHARDS
+    steps.cluster_duplicates(str(out))
+    steps.write_verdicts(str(out), plan["groups"][0])
+    assert steps.publish(str(out))["kept"] < 5
+
+
+def test_a_shard_that_fails_names_itself_and_spares_the_others(landing: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    steps.inventory(str(landing), str(out), "2026-11-30")
+    shard = steps.read_manifest(str(out)).shards[-1]
+    (out / "signals").mkdir(parents=True)
+    config = steps.CurationConfig.model_validate(steps.read_manifest(str(out)).curation)
+    # A folder where the file must go: the store refuses this one write.
+    (out / "signals" / f"{steps.signal_files.signals_key(shard, config)}.parquet").mkdir()
+    with pytest.raises(DataError, match=rf"1 of {SHARDS} shards of group-0 failed.*\n  {shard.key}: StorageError"):
+        steps.compute_signals(str(out), "group-0")
+    assert len(list((out / "signals").glob("*.json"))) == SHARDS - 1
+    with pytest.raises(DataError, match="1 shards have no signals yet"):
+        steps.cluster_duplicates(str(out))
+
+
+def test_snapshots(tmp_path: Path) -> None:
+    write_shard(tmp_path / "2026-01-02" / "a" / "x.jsonl", [{"text": "x"}])
+    write_shard(tmp_path / "2026-01-01" / "a" / "x.jsonl", [{"text": "x"}])
+    write_shard(tmp_path / "instructions" / "x.jsonl", [{"text": "x"}])
+    assert list(steps.snapshots(str(tmp_path))) == ["2026-01-01", "2026-01-02"]
+    flat = tmp_path / "instructions"
+    (date,) = steps.snapshots(str(flat))
+    assert steps.snapshots(str(flat)) == {date: str(flat)}
+    with pytest.raises(DataError, match="no shards found"):
+        steps.inventory(str(tmp_path / "nothing"), str(tmp_path / "o"), date)
+
+
+def test_on_s3(landing: Path, output: Path, bucket: str, tmp_path: Path) -> None:
+    from tasks.corpus.storage import fetch_folder, join, upload_folder
+
+    upload_folder(landing, join(bucket, "in"))
+    with _own_cluster():
+        run_s3 = run(join(bucket, "in"), join(bucket, "out"))  # type: ignore[arg-type]
+    assert run_s3["hash"] == read_artifact(str(output)).hash
+    fetched = fetch_folder(join(bucket, "out"), tmp_path / "fetched")
+    assert tree(fetched) == tree(output)
+
+
+def _own_cluster():
+    """Workers started now, so that they see this test's credentials."""
+    import contextlib
+
+    from tasks.curation import cluster
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(cluster._activated(None))  # type: ignore[arg-type]
+    stack.enter_context(dask_client(1))
+    return stack
