@@ -99,14 +99,14 @@ def _system_catalogues() -> Iterator[Catalogue]:
 
 def _package_catalogues() -> Iterator[Catalogue]:
     """Catalogues inside Python distributions: gettext's, and JSON trees of messages as web interfaces keep them."""
-    paths = {file.id: file.path for file in installed_files()}
-    for file in installed_files():
+    files = {file.id: file for file in installed_files()}
+    for file in files.values():
         found = _CHINESE.search(file.name)
         if found and file.name.endswith(".mo"):
             yield _gettext(file.path, file.id, found[1], file.url)
         elif found and file.name.endswith(".json"):
-            chinese = _leaves(file.path)
-            english = _leaves(paths.get(file.id.replace(found[1], "en")))
+            original = files.get(file.id.replace(found[1], "en"))
+            chinese, english = _leaves(file.path), _leaves(original.path) if original else {}
             pairs = tuple((english.get(key, ""), text) for key, text in chinese.items())
             yield Catalogue(file.id, found[1], pairs, None, file.url)
 
@@ -131,9 +131,9 @@ def _first(forms: str | list[str] | tuple[str, ...] | None) -> str:
     return forms if isinstance(forms, str) else next(iter(forms or ()), "")
 
 
-def _leaves(path: Path | None) -> dict[str, str]:
-    """Strings of a JSON tree by their dotted keys; nothing where there is no such file or it is no JSON."""
-    text = read_text(path) if path else None
+def _leaves(path: Path) -> dict[str, str]:
+    """Strings of a JSON tree by their dotted keys; nothing where the file is no JSON."""
+    text = read_text(path)
     try:
         tree = json.loads(text) if text else {}
     except ValueError:
