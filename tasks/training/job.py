@@ -124,12 +124,12 @@ class Job:
         lease = self.lease()
         running = lease is not None and _alive(lease) and self._beat_age() < STALE_AFTER
         progress, record = self.progress(), self.exit()  # read last: it may have ended since
-        if record is not None:
-            return JobStatus(state=record.state, progress=progress, message=record.message)
-        if running:
+        if record is None and running:
             return JobStatus(state="running", progress=progress)
         if self.spec.finished:
-            return JobStatus(state="succeeded", progress=progress, message="the artifact was there already")
+            return JobStatus(state="succeeded", progress=progress)
+        if record is not None and record.state == "failed":
+            return JobStatus(state="failed", progress=progress, message=record.message)
         return JobStatus(state="lost", progress=progress, message=f"no trainer is alive; its log: {self.log}")
 
     @property

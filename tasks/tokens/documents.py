@@ -1,0 +1,65 @@
+"""Documents of a curated corpus, and the split into train and held-out by what they are, never by where they lie."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.corpus.storage import join, open_store
+from tasks.errors import DataError
+
+Split = Literal["train", "heldout"]
+COLUMNS = ["doc_id", "text", "source", "language", "kind"]
+
+
+@dataclass(frozen=True, slots=True)
+class CuratedDocument:
+    """A kept document, as much of it as tokens need."""
+
+    doc_id: str
+    text: str
+    source: str
+    language: str
+    kind: str
+
+    @property
+    def group(self) -> str:
+        """What fertility and losses are broken down by: `code`, else the language."""
+        return "code" if self.kind == "code" else self.language
+
+
+def read_documents(corpus: str) -> Iterator[CuratedDocument]:
+    """Every document of `corpus`/curated/*.parquet, in the order of file names and rows.
+
+    Raises DataError when there is no curated shard, or one lacks a column.
+    """
+    store = open_store(join(corpus, "curated"))
+    keys = [entry.key for entry in store.list() if entry.key.endswith(".parquet")]
+    if not keys:
+        raise DataError(f"{store.uri}: no curated shard (*.parquet); publish the corpus first")
+    for key in keys:
+        with store.open(key) as stream:
+            try:
+                file = pq.ParquetFile(stream)
+                missing = sorted(set(COLUMNS) - set(file.schema_arrow.names))
+                if missing:
+                    raise DataError(f"{join(store.uri, key)}: no column {', '.join(missing)}; is this a curated shard?")
+                for batch in file.iter_batches(batch_size=512, columns=COLUMNS):
+                    for row in batch.to_pylist():
+                        yield CuratedDocument(**row)
+            except pa.ArrowException as error:
+                raise DataError(f"{join(store.uri, key)}: not readable as Parquet: {error}") from error
+
+
+def fraction(identity: str, salt: str) -> float:
+    """A number in [0, 1) that depends on an identity alone: the same for ever, and unrelated between salts."""
+    digest = hashlib.blake2b(f"{salt}\x1f{identity}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def split_of(identity: str, heldout_share: float) -> Split:
+    """Where a document (or record) belongs. A larger share only ever adds to what is held out."""
+    return "heldout" if fraction(identity, "heldout") < heldout_share else "train"

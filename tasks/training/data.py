@@ -1,0 +1,144 @@
+"""From token shards and conversations to batches, in an order that any step can be asked for.
+
+Nothing here has state: the sequences of step n follow from the seed and n alone, so a resumed run needs only to know
+which step comes next.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tasks.tokens.packing import positions_of
+from tasks.tokens.shards import TokenShards
+from tasks.training.losses import IGNORED
+from tasks.training.recipe import TrainedStage
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One packed sequence, unpadded: (length,) ids, position ids that restart with each document, and which tokens
+    are to be learnt (a document's first token never is: nothing of its own document comes before it)."""
+
+    ids: np.ndarray
+    positions: np.ndarray
+    supervised: np.ndarray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """(batch, length) int64 tensors. `labels[:, t]` is the token that follows token t, or IGNORED."""
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    labels: torch.Tensor
+    tokens: int  # without padding
+    supervised: int
+
+
+class Source(Protocol):
+    """Sequences by index."""
+
+    length: int
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sequence: ...
+
+
+class PackedDocuments:
+    """Sequences of token shards; every token but a document's first is supervised."""
+
+    def __init__(self, shards: TokenShards) -> None:
+        self.shards, self.length = shards, shards.length
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __getitem__(self, index: int) -> Sequence:
+        ids = self.shards.sequence(index)
+        positions = positions_of(ids, self.shards.index.end_of_text)
+        return Sequence(ids, positions, positions > 0)
+
+
+class PackedConversations:
+    """Conversations packed into sequences; only what the assistant says is supervised.
+
+    `bins` holds, for each sequence, its conversations as pairs of ids and assistant's mask.
+    """
+
+    def __init__(self, bins: list[list[tuple[np.ndarray, np.ndarray]]], length: int) -> None:
+        self.bins, self.length = bins, length
+
+    def __len__(self) -> int:
+        return len(self.bins)
+
+    def __getitem__(self, index: int) -> Sequence:
+        items = self.bins[index]
+        positions = np.concatenate([np.arange(len(ids)) for ids, _ in items])
+        mask = np.concatenate([mask for _, mask in items])
+        return Sequence(np.concatenate([ids for ids, _ in items]), positions, mask & (positions > 0))
+
+
+def collate(sequences: list[Sequence], length: int, pad: int) -> Batch:
+    """Pad sequences to `length` and shift labels. Padding is a document of its own, so that nothing attends to it."""
+    shape = (len(sequences), length)
+    ids, labels = np.full(shape, pad, np.int64), np.full(shape, IGNORED, np.int64)
+    positions = np.zeros(shape, np.int64)
+    for row, sequence in enumerate(sequences):
+        size = len(sequence.ids)
+        ids[row, :size], positions[row, :size] = sequence.ids, sequence.positions
+        positions[row, size:] = np.arange(length - size)
+        labels[row, : size - 1] = np.where(sequence.supervised[1:], sequence.ids[1:], IGNORED)
+    return Batch(
+        torch.from_numpy(ids),
+        torch.from_numpy(positions),
+        torch.from_numpy(labels),
+        tokens=sum(len(sequence.ids) for sequence in sequences),
+        supervised=int((labels != IGNORED).sum()),
+    )
+
+
+class Loader:
+    """The micro-batches of one rank at any step. Epoch e takes a permutation seeded by (seed, e)."""
+
+    def __init__(self, source: Source, config: TrainedStage, *, rank: int, pad: int) -> None:
+        self.source, self.config, self.rank, self.pad = source, config, rank, pad
+        self._permutation: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run: what the recipe says, or fewer when its epochs end earlier."""
+        passes = math.ceil(self.config.epochs * len(self.source) / self.config.sequences_per_step)
+        return max(1, min(self.config.steps, passes))
+
+    def indices(self, step: int) -> list[int]:
+        """Sequences of a step over all ranks, in order."""
+        first = step * self.config.sequences_per_step
+        return [self._at(i) for i in range(first, first + self.config.sequences_per_step)]
+
+    def _at(self, position: int) -> int:
+        epoch, place = divmod(position, len(self.source))
+        if self._permutation[0] != epoch:
+            self._permutation = (epoch, np.random.default_rng([self.config.seed, epoch]).permutation(len(self.source)))
+        return int(self._permutation[1][place])
+
+    def step(self, step: int) -> list[Batch]:
+        """This rank's micro-batches of a step."""
+        indices, size = self.indices(step), self.config.micro_batch
+        starts = range(self.rank * size, len(indices), self.config.processes * size)
+        return [self._batch(indices[start : start + size]) for start in starts]
+
+    def _batch(self, indices: list[int]) -> Batch:
+        return collate([self.source[i] for i in indices], self.source.length, self.pad)
+
+
+def in_order(source: Source, size: int, pad: int, limit: int | None = None) -> Iterator[Batch]:
+    """Batches of `size` sequences from first to last, at most `limit` sequences: for evaluation."""
+    count = len(source) if limit is None else min(limit, len(source))
+    for start in range(0, count, size):
+        chosen = [source[i] for i in range(start, min(start + size, count))]
+        yield collate(chosen, source.length, pad)
