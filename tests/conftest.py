@@ -36,13 +36,13 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
     import boto3
 
-    from tasks.corpus import storage
+    from tasks.corpus import s3_store
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    storage._s3.cache_clear()
+    s3_store.client.cache_clear()
     name = "t" + hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:20]
     boto3.client("s3").create_bucket(Bucket=name)
     return f"s3://{name}/some prefix"

@@ -12,7 +12,7 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
 )
-_WORD = re.compile(r"\w+(?:['’\-]\w+)*|\.{3}|[^\w\s]")
+_WORD = re.compile(r"\w+(?:['’\-./:@]+\w+)*|[^\w\s]+")  # a path or a dotted name is one word, a run of marks one mark
 _TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+")
 _UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 _CODE_LINE = re.compile(

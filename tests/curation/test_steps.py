@@ -21,6 +21,7 @@ from tasks.errors import DataError
 from tasks.settings import CONTRACTS
 
 SHARDS = 4
+GOLDEN = "26ce01682d0f0b80"  # of the code versions 1
 WORDS = "the of and that have with be to in a data model text page word line time work part place case".split()  # noqa: SIM905
 
 
@@ -215,6 +216,13 @@ def test_a_shard_that_fails_names_itself_and_spares_the_others(landing: Path, tm
     assert len(list((out / "signals").glob("*.json"))) == SHARDS - 1
     with pytest.raises(DataError, match="1 shards have no signals yet"):
         steps.cluster_duplicates(str(out))
+
+
+def test_golden_content(output: Path) -> None:
+    """Fails when what is written changes. Then raise the CODE_VERSION of the step that changed, and this hash."""
+    rows = [row for path in sorted((output / "curated").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    content = orjson.dumps([verdicts(output), rows], option=orjson.OPT_SORT_KEYS)
+    assert hashlib.sha256(content).hexdigest()[:16] == GOLDEN
 
 
 def test_snapshots(tmp_path: Path) -> None:
