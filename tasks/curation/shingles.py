@@ -12,28 +12,29 @@ import xxhash
 from datasketch import MinHash, MinHashLSH
 
 from tasks.curation.config import DedupConfig
-from tasks.curation.repetition import hash_tokens, ngram_hashes
-from tasks.curation.text import is_unspaced, shingle_tokens
+from tasks.curation.kernels import classes, code_points, minhash, shingle_hashes
 
 SCHEME = "affine32"
-_BATCH = 4096  # shingles permuted at a time; bounds memory to batch × permutations × 4 bytes
 
 
 def shingles(text: str, config: DedupConfig) -> np.ndarray:
-    """The sorted set of 64-bit shingle hashes of a text, shape (n,), n ≥ 1.
+    """The sorted set of 64-bit shingle hashes of a text, shape (n,), n ≥ 1."""
+    return np.unique(_hashes(text, config))
+
+
+def signature(text: str, config: DedupConfig) -> np.ndarray:
+    """MinHash signature of a text's shingle set, shape (permutations,), uint32."""
+    factors, offsets = _permutations(config.permutations, config.seed)
+    return minhash(_hashes(text, config), factors, offsets)
+
+
+def _hashes(text: str, config: DedupConfig) -> np.ndarray:
+    """Shingle hashes, case-folded, repeats included.
 
     A text shorter than one shingle has one: the hash of itself. So short texts are similar only when equal.
     """
-    tokens = shingle_tokens(text)
-    hashes = hash_tokens(tokens)
-    by_words, by_characters = ngram_hashes(hashes, config.words), ngram_hashes(hashes, config.characters)
-    unspaced = np.array([is_unspaced(token) for token in tokens], dtype=bool)
-    found = np.unique(
-        np.concatenate([by_words[~unspaced[: len(by_words)]], by_characters[unspaced[: len(by_characters)]]])
-    )
-    if len(found):
-        return found
-    return np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8"))], dtype=np.uint64)
+    found = shingle_hashes(code_points(text.casefold()), classes(), config.words, config.characters)
+    return found if len(found) else np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8"))], dtype=np.uint64)
 
 
 def jaccard(left: np.ndarray, right: np.ndarray) -> float:
@@ -42,18 +43,11 @@ def jaccard(left: np.ndarray, right: np.ndarray) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-def signature(shingle_set: np.ndarray, config: DedupConfig) -> np.ndarray:
-    """MinHash signature, shape (permutations,), uint32."""
-    sketch = _empty(config.permutations, config.seed).copy()
-    folded = (shingle_set ^ (shingle_set >> np.uint64(32))).astype(np.uint32)
-    for start in range(0, len(folded), _BATCH):
-        sketch.update_batch(folded[start : start + _BATCH])
-    return sketch.hashvalues
-
-
 @lru_cache(maxsize=4)
-def _empty(permutations: int, seed: int) -> MinHash:
-    return MinHash(num_perm=permutations, seed=seed, hashfunc=int, scheme=SCHEME)
+def _permutations(permutations: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """datasketch's own factors and offsets for a seed."""
+    factors, offsets = MinHash(num_perm=permutations, seed=seed, scheme=SCHEME).permutations
+    return np.ascontiguousarray(factors), np.ascontiguousarray(offsets)
 
 
 def as_minhash(values: np.ndarray, config: DedupConfig) -> MinHash:

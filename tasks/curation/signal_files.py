@@ -16,7 +16,7 @@ from tasks.corpus.shards import BadRow, BadTail, Row, read_shard
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation import signals
 from tasks.curation.config import CurationConfig
-from tasks.curation.shingles import shingles, signature
+from tasks.curation.shingles import signature
 
 SCHEMA_VERSION = 1
 CODE_VERSION = 1  # raise when the sidecar's content may change
@@ -121,7 +121,7 @@ def _measured(item: Row | BadRow, shard: Shard, config: CurationConfig) -> dict[
         "normalised_bytes": len(measured.text.encode()),
         "cut_bytes": sum(len(measured.text[span.start : span.end].encode()) for span in measured.spans),
         "spans": [{"start": span.start, "end": span.end, "rule": span.rule} for span in measured.spans],
-        "signature": signature(shingles(measured.text, config.dedup), config.dedup).tobytes(),
+        "signature": signature(measured.text, config.dedup).tobytes(),
         **measured.values,
     }
 

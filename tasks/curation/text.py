@@ -1,4 +1,4 @@
-"""Normalisation and the units that rules and shingles count: words, lines, tokens."""
+"""Normalisation and the words that rules count."""
 
 import os
 import re
@@ -13,8 +13,6 @@ UNSPACED = (
     "\U00020000-\U0003ffff"
 )
 _WORD = re.compile(r"\w+(?:['’\-./:@]+\w+)*|[^\w\s]+")  # a path or a dotted name is one word, a run of marks one mark
-_TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+")
-_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 _CODE_LINE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import |#include|#define|function |var |let |const |public |private "
     r"|return\b|if\s*\(|for\s*\(|while\s*\(|@\w+|</?\w+[ >]|\}|elif |else:|try:|except\b)"
@@ -36,16 +34,6 @@ def words(text: str, language: str) -> list[str]:
     if language == "zh":
         return [word for word in _segmenter().lcut(text, HMM=False) if not word.isspace()]
     return _WORD.findall(text)
-
-
-def shingle_tokens(text: str) -> list[str]:
-    """Case-folded tokens for shingling: words of spaced scripts, single code points of unspaced ones."""
-    return _TOKEN.findall(text.casefold())
-
-
-def is_unspaced(token: str) -> bool:
-    """Whether a token of `shingle_tokens` is a code point of a script without spaces."""
-    return _UNSPACED_CHARACTER.match(token) is not None
 
 
 def looks_like_code(text: str) -> bool:

@@ -22,7 +22,7 @@ def member(text: str, row: int, shard: str = "s") -> Member:
 def run(texts: Sequence[str], config: DedupConfig = CONFIG) -> list[Duplicate]:
     members = [member(text, row) for row, text in enumerate(texts)]
     sets = {item: shingles(text, config) for item, text in zip(members, texts, strict=True)}
-    signatures = np.array([signature(sets[item], config) for item in members]).reshape(-1, config.permutations)
+    signatures = np.array([signature(text, config) for text in texts]).reshape(-1, config.permutations)
     return find_duplicates(members, signatures, config, lambda wanted: {item: sets[item] for item in wanted})
 
 

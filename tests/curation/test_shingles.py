@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.curation.config import DedupConfig
 from tasks.curation.shingles import as_minhash, jaccard, new_index, shingles, signature
+from tests.oracles import shingles as oracle
 
 CONFIG = DedupConfig()
 
@@ -25,13 +25,26 @@ def test_short_texts_compare_exactly(left: str, right: str, equal: bool) -> None
     assert (jaccard(shingles(left, CONFIG), shingles(right, CONFIG)) == 1.0) is equal
 
 
-def test_signature_is_datasketchs_own() -> None:
-    found = shingles("the quick brown fox jumps over the lazy dog again and again " * 3, CONFIG)
-    reference = MinHash(num_perm=CONFIG.permutations, seed=CONFIG.seed, hashfunc=int, scheme="affine32")
-    for value in found:
-        reference.update(int((value ^ (value >> np.uint64(32))) & np.uint64(0xFFFFFFFF)))
-    assert np.array_equal(reference.hashvalues, signature(found, CONFIG))
-    assert as_minhash(signature(found, CONFIG), CONFIG).jaccard(reference) == 1.0
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+    st.lists(st.sampled_from(["the", "Straße", "猫が", "数据质量", "İ", "_a1", "—", "ไทย", "\U00020000"])).map(" ".join),
+    st.text(st.sampled_from("ab 数据、的"), max_size=120),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, st.integers(1, 6), st.integers(1, 9))
+def test_kernels_equal_plain_python_and_datasketch(text: str, words: int, characters: int) -> None:
+    config = DedupConfig(words=words, characters=characters, permutations=32)
+    assert set(shingles(text, config).tolist()) == oracle.shingles(text, config)
+    assert np.array_equal(signature(text, config), oracle.signature(text, config))
+
+
+def test_datasketch_reads_the_signatures() -> None:
+    left, right = "one two three four five six seven eight", "one two three four five six seven nine"
+    sketches = [as_minhash(signature(text, CONFIG), CONFIG) for text in (left, right)]
+    exact = jaccard(shingles(left, CONFIG), shingles(right, CONFIG))
+    assert sketches[0].jaccard(sketches[1]) == pytest.approx(exact, abs=0.2)
 
 
 def test_bands_favour_recall() -> None:
@@ -47,8 +60,8 @@ def test_jaccard_against_sets(left: list[int], right: list[int]) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
+@given(TEXTS)
 def test_no_text_has_an_empty_signature(text: str) -> None:
     found = shingles(text, CONFIG)
     assert len(found) >= 1
-    assert (np.diff(found.astype(object)) > 0).all()
+    assert (found[1:] > found[:-1]).all()
