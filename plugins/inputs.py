@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.corpus.artifact import content_hash, read_artifact
-from tasks.corpus.storage import exists, join, open_store
+from tasks.corpus.storage import join, open_store
 from tasks.errors import DataError
 from tasks.settings import Settings
 
@@ -113,7 +113,7 @@ def _finished(recipe: str, stages: list[str], chosen: dict[str, Any], config: Se
             instructions=chosen["instructions"],
             parents=parents,
         )
-        if not exists(join(spec.artifact, "artifact.json")):
+        if not spec.finished:
             raise DataError(
                 f"stage '{stage}' was not trained from {chosen['corpus']} yet; start at it, or name a parent artifact"
             )

@@ -9,12 +9,13 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tasks.corpus.artifact import read_artifact
-from tasks.corpus.storage import exists, join
+from tasks.corpus.storage import join
 from tasks.errors import AthanorError
 from tasks.settings import settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
     from tasks.training.job import Job
     from tasks.training.plan import StageSpec
 
@@ -61,7 +62,7 @@ class TrainStageOperator(BaseOperator):
         from tasks.training.job import submit
 
         spec = self._plan()
-        if exists(join(spec.artifact, "artifact.json")):
+        if spec.finished:
             self.log.info("the same inputs were trained before; reusing %s", spec.artifact)
             return self._result(spec, reused=True)
         self._job = submit(spec)
@@ -84,10 +85,11 @@ class TrainStageOperator(BaseOperator):
         from tasks.training.plan import StageSpec
 
         planned = StageSpec.model_validate(spec)
-        status = Job.load(planned.job).status()
+        job = Job.load(planned.job)
+        status = job.status()
         if status.state == "succeeded":
             return self._result(planned, reused=False)
-        words = f"stage '{self.stage}' {status.state}: {status.message}\n{log_tail(Path(planned.job))}"
+        words = f"stage '{self.stage}' {status.state}: {status.message}\n{log_tail(job.log)}"
         if status.state == "failed":
             raise AirflowFailException(words)
         raise JobLost(words)
@@ -183,9 +185,8 @@ def report_id(contract: str, key: str) -> str:
     return f"{contract}/{key[:16]}"
 
 
-def log_tail(job: Path, lines: int = LOG_TAIL) -> str:
+def log_tail(log: Path, lines: int = LOG_TAIL) -> str:
     """The last lines of a job's log, headed by where the whole of it is."""
-    log = job / "log.txt"
     if not log.exists():
         return f"({log} was never written)"
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]

@@ -44,6 +44,9 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nathanor: interrupted; everything that was started has ended. `make run` goes on where it stopped")
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the output has gone
+        return 141
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

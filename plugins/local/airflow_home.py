@@ -60,7 +60,7 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str], por
         "AIRFLOW__API__SECRET_KEY": generated["secret_key"],
         "AIRFLOW__API_AUTH__JWT_SECRET": generated["jwt_secret"],
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
-        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",  # training may leave the server little of the machine
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # training may leave the server little of the machine
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",

@@ -11,6 +11,7 @@ from typing import Any
 from tasks.errors import AthanorError
 
 PAGE = 100
+TIMEOUT = 60.0  # seconds; training may leave the server little of the machine
 
 
 class ApiError(AthanorError):
@@ -31,8 +32,13 @@ class Api:
     # -- the machine ---------------------------------------------------------------------------------------------
 
     def healthy(self) -> bool:
-        """True when the server answers and scheduler, triggerer and DAG processor have reported."""
+        """True when the server answers and scheduler, triggerer and DAG processor have reported.
+
+        The part of the server that tasks talk to builds its routes at the first request, which takes long: asking here
+        keeps the first task from waiting, and timing out.
+        """
         try:
+            self._send("GET", "/execution/health", token=False)
             parts = self._send("GET", "/api/v2/monitor/health", token=False)
         except ApiError:
             return False
@@ -106,11 +112,10 @@ class Api:
                 return None
             raise
 
-    def log_lines(self, instance: dict[str, Any]) -> list[str]:
-        """The log of the task instance's last try, oldest line first."""
+    def log(self, instance: dict[str, Any]) -> list[dict[str, Any]]:
+        """The records of the log of a task instance's last try, oldest first: event, level, logger, error_detail, …"""
         path = f"{_task(instance)}/logs/{instance['try_number']}?map_index={instance['map_index']}&full_content=true"
-        content = self._get(path)["content"]
-        return [line if isinstance(line, str) else line.get("event", "") for line in content]
+        return [record for record in self._get(path)["content"] if isinstance(record, dict)]
 
     # -- HTTP ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +150,7 @@ class Api:
         tries = 3 if method == "GET" else 1
         for attempt in range(1, tries + 1):
             try:
-                with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+                with urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 detail = error.read().decode(errors="replace")[:300]

@@ -85,13 +85,24 @@ def _explain(api: Api, dag_id: str, instances: list[dict[str, Any]]) -> str:
     failed = [item for item in instances if item["state"] == "failed"]
     parts = [f"{dag_id} failed: {', '.join(map(_name, failed)) or 'marked failed from outside'}"]
     for instance in failed[:3]:
-        parts.append(f"\nlast log lines of {_name(instance)}:")
+        parts.append(f"\n{_name(instance)}, from its log:")
         try:
-            parts += [f"  {line}" for line in api.log_lines(instance)[-LOG_LINES:]]
+            parts += [f"  {line}" for line in complaints(api.log(instance))[-LOG_LINES:]]
         except ApiError as error:
             parts.append(f"  (no log: {error})")
         parts.append(_remedy(api, instance))
     return "\n".join(parts)
+
+
+def complaints(records: list[dict[str, Any]]) -> list[str]:
+    """Warnings, errors and the exceptions behind them, as lines; everything when a log holds none of these."""
+    lines: list[str] = []
+    for record in records:
+        if record.get("level") in ("warning", "error", "critical") and record.get("logger") != "py.warnings":
+            lines += str(record["event"]).splitlines()
+            for error in record.get("error_detail") or []:
+                lines += f"{error['exc_type']}: {error['exc_value']}".splitlines()
+    return lines or [str(record.get("event", "")) for record in records]
 
 
 def _remedy(api: Api, instance: dict[str, Any]) -> str:

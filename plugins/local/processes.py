@@ -47,7 +47,7 @@ def reap() -> set[int]:
         ended.add(pid)
 
 
-def end_descendants(grace: float = 8.0, limit: float = 30.0) -> bool:
+def end_descendants(grace: float = 6.0, limit: float = 30.0) -> bool:
     """Ask every descendant to end, then insist after `grace` seconds; True when none is left within `limit`.
 
     A descendant that starts another one meanwhile does not escape: the tree is walked again until it is empty.
