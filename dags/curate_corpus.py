@@ -29,6 +29,8 @@ from dags.assets import CURATED_CORPUS
 from plugins.operators import GateOperator, progress_reporter
 from tasks.settings import settings
 
+GROUP = "{{ task.op_kwargs['group'] }}"  # the grid names each mapped task by its group
+
 with DAG(
     dag_id="curate_corpus",
     description="Curate one snapshot of raw shards: signals, duplicates, verdicts, text, gate",
@@ -75,7 +77,11 @@ with DAG(
         get_current_context()["ti"].xcom_push("manifest", listed["manifest"])
         return listed["groups"]
 
-    @task(map_index_template="{{ task.op_kwargs['group'] }}", **policies.CURATION_GROUP)
+    @task(
+        map_index_template=GROUP,
+        doc_md="Read every document of the group once and store its signals.",  # a mapped task does not take it from its docstring
+        **policies.CURATION_GROUP,
+    )
     def compute_signals(output: str, group: str) -> dict[str, Any]:
         """Read every document of the group once and store its signals."""
         from tasks.curation import steps
@@ -97,7 +103,11 @@ with DAG(
         config = settings()
         return steps.cluster_duplicates(output, workers=config.workers, scheduler=config.dask_scheduler)
 
-    @task(map_index_template="{{ task.op_kwargs['group'] }}", **policies.CURATION_GROUP)
+    @task(
+        map_index_template=GROUP,
+        doc_md="Decide on every document of the group and write the curated text.",  # a mapped task does not take it from its docstring
+        **policies.CURATION_GROUP,
+    )
     def write_verdicts(output: str, group: str) -> dict[str, Any]:
         """Decide on every document of the group and write the curated text."""
         from tasks.curation import steps

@@ -50,7 +50,7 @@ class TrainStageOperator(BaseOperator):
         poll_seconds: float = 2.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"doc_md": f"Train the stage *{stage}*, or reuse it when it was trained.", **kwargs})
         self.recipe, self.stage = recipe, stage
         self.inputs, self.upstream = inputs, upstream
         self.poll_seconds = poll_seconds
@@ -149,7 +149,8 @@ class GateOperator(BaseOperator):
     ui_color = "#f5e0b7"
 
     def __init__(self, *, contract: str, subject: Any, key: Any, **kwargs: Any) -> None:
-        super().__init__(**{"retries": 0, **kwargs})
+        words = f"Hold the data against `data_contracts/{contract}.yaml`; the report is one click away."
+        super().__init__(**{"retries": 0, "doc_md": words, **kwargs})
         self.contract, self.subject, self.key = contract, subject, key
 
     def execute(self, context: "Context") -> dict[str, Any]:

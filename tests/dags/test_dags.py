@@ -1,0 +1,136 @@
+"""DAG files: they parse fast and light, they are documented, and they say the order of tasks and nothing else."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dags_parsing import ROOT, parse
+
+MICRO = ROOT / "tests" / "end_to_end" / "micro.yaml"
+CURATE = {
+    "choose_snapshot": {"inventory"},
+    "inventory": {"compute_signals", "write_verdicts"},
+    "compute_signals": {"cluster_duplicates"},
+    "cluster_duplicates": {"write_verdicts"},
+    "write_verdicts": {"publish"},
+    "publish": {"gate", "announce"},
+    "gate": {"announce"},
+    "announce": set(),
+}
+TRAIN = {
+    "choose_inputs": {"gate_instructions", "tokenizer.train", "pretrain.train", "sft.train"},
+    "gate_instructions": {"tokenizer.train"},
+    "tokenizer.train": {"tokenizer.evaluate", "pretrain.train", "sft.train"},
+    "tokenizer.evaluate": {"tokenizer.gate"},
+    "tokenizer.gate": {"pretrain.train"},
+    "pretrain.train": {"pretrain.evaluate", "sft.train"},
+    "pretrain.evaluate": {"pretrain.gate"},
+    "pretrain.gate": {"sft.train"},
+    "sft.train": {"sft.evaluate", "set_candidate"},
+    "sft.evaluate": {"sft.gate"},
+    "sft.gate": {"set_candidate"},
+    "set_candidate": set(),
+}
+MAY_IMPORT = ("airflow.sdk", "dags", "plugins.inputs", "plugins.operators", "tasks.errors", "tasks.settings")
+LONGEST_TASK = 24  # lines of a function in a DAG file; more than that is logic that belongs into `tasks`
+
+
+def tasks_of(dag: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {task["__var"]["task_id"]: task["__var"] for task in dag["tasks"]}
+
+
+def sources() -> list[Path]:
+    return sorted((ROOT / "dags").glob("*.py"))
+
+
+def test_files_parse_without_error_fast_and_light(parsed: dict[str, Any]) -> None:
+    assert parsed["import_errors"] == {}
+    assert {"curate_corpus", "train_cascade"} <= set(parsed["dags"])
+    assert parsed["heavy"] == [], "heavy modules are imported inside tasks"
+    for name, seconds in parsed["seconds"].items():
+        assert seconds < 1.0, f"{name} takes {seconds:.2f} s of CPU to parse"
+
+
+@pytest.mark.parametrize("dag_id, order", [("curate_corpus", CURATE), ("train_cascade", TRAIN)])
+def test_order_of_tasks(parsed: dict[str, Any], dag_id: str, order: dict[str, set[str]]) -> None:
+    found = {name: set(task.get("downstream_task_ids", [])) for name, task in tasks_of(parsed["dags"][dag_id]).items()}
+    assert set(found) == set(order)
+    for name, following in order.items():
+        assert following <= found[name], f"{name} must come before {following - found[name]}"
+
+
+def test_everything_is_documented(parsed: dict[str, Any]) -> None:
+    for dag_id, dag in parsed["dags"].items():
+        assert dag["description"] and dag["doc_md"].startswith("# "), dag_id
+        assert "athanor" in dag["tags"] and len(dag["tags"]) >= 2
+        for name, task in tasks_of(dag).items():
+            kept = task.get("partial_kwargs", task)
+            assert kept.get("doc_md"), f"{dag_id}.{name} has no documentation"
+        for name, param in dag["params"]:
+            assert param["description"] and param["schema"]["__var"]["title"], f"{dag_id}: parameter {name}"
+        for name in tasks_of(dag):
+            assert f"**{name.split('.')[-1]}**" in dag["doc_md"], f"{dag_id}'s documentation does not mention {name}"
+
+
+def test_policies(parsed: dict[str, Any]) -> None:
+    for dag in parsed["dags"].values():
+        assert dag["max_active_runs"] == 1
+        for name, task in tasks_of(dag).items():
+            kept = task.get("partial_kwargs", task)
+            is_gate = name.split(".")[-1].startswith("gate")
+            assert (kept.get("retries", 0) == 0) == is_gate, f"{name}: gates have no retries, everything else has"
+            assert kept["execution_timeout"], name
+            if name.endswith((".train", ".evaluate")):
+                assert kept["pool"] == "accelerator"
+
+
+def test_groups_are_mapped_by_name_and_one_at_a_time_on_the_embedded_default(parsed: dict[str, Any]) -> None:
+    tasks = tasks_of(parsed["dags"]["curate_corpus"])
+    for name in ("compute_signals", "write_verdicts"):
+        assert tasks[name]["_is_mapped"]
+        assert "group" in tasks[name]["partial_kwargs"]["map_index_template"]
+        assert tasks[name]["partial_kwargs"]["max_active_tis_per_dag"] == 1
+
+
+def test_groups_run_side_by_side_with_an_external_dask(tmp_path: Path) -> None:
+    dags = parse(tmp_path, ATHANOR_DASK_SCHEDULER="tcp://127.0.0.1:8786")["dags"]
+    partial = tasks_of(dags["curate_corpus"])["compute_signals"]["partial_kwargs"]
+    assert partial.get("max_active_tis_per_dag") is None
+
+
+def test_schedules(parsed: dict[str, Any]) -> None:
+    curate, train = (parsed["dags"][dag_id] for dag_id in ("curate_corpus", "train_cascade"))
+    assert curate["catchup"] is False
+    assert curate["timetable"]["__type"].endswith("CronPartitionTimetable")
+    assert curate["timetable"]["__var"]["key_format"] == "%Y-%m-%d", "a partition is a snapshot date"
+    assert curate["timetable"]["__var"]["run_offset"] == -1, "a day is complete when it is over"
+    assert train["timetable"]["__type"].endswith("PartitionedAssetTimetable")
+    assert "curated_corpus" in str(train["timetable"])
+
+
+def test_a_recipe_of_its_own_gets_a_dag_of_its_own(tmp_path: Path) -> None:
+    dags = parse(tmp_path, ATHANOR_RECIPE=str(MICRO))["dags"]
+    assert {"train_cascade", "train_cascade_micro"} <= set(dags)
+    assert set(tasks_of(dags["train_cascade_micro"])) == set(TRAIN)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.name)
+def test_no_logic_in_dag_files(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "datetime"):
+            assert node.module is not None
+            assert node.module.startswith((*MAY_IMPORT, "tasks.training.recipe")), f"{path.name} imports {node.module}"
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.ClassDef | ast.While | ast.Try) or _only_skips(node), (
+            f"{path.name}:{node.lineno}"
+        )
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            length = (node.end_lineno or 0) - node.lineno
+            assert length <= LONGEST_TASK, f"{path.name}: {node.name} has {length} lines"
+
+
+def _only_skips(node: ast.AST) -> bool:
+    """A `try` that turns "nothing landed" into a skipped task is the scheduler's business."""
+    return isinstance(node, ast.Try) and "AirflowSkipException" in ast.unparse(node)
