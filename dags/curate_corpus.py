@@ -29,7 +29,8 @@ from dags.assets import CURATED_CORPUS
 from plugins.operators import GateOperator, progress_reporter
 from tasks.settings import settings
 
-GROUP = "{{ task.op_kwargs['group'] }}"  # the grid names each mapped task by its group
+# The grid names each mapped task by its group. Mapped tasks take no documentation from their docstring, hence doc_md.
+GROUP = "{{ task.op_kwargs['group'] }}"
 
 with DAG(
     dag_id="curate_corpus",
@@ -79,7 +80,7 @@ with DAG(
 
     @task(
         map_index_template=GROUP,
-        doc_md="Read every document of the group once and store its signals.",  # a mapped task does not take it from its docstring
+        doc_md="Read every document of the group once and store its signals.",
         **policies.CURATION_GROUP,
     )
     def compute_signals(output: str, group: str) -> dict[str, Any]:
@@ -105,7 +106,7 @@ with DAG(
 
     @task(
         map_index_template=GROUP,
-        doc_md="Decide on every document of the group and write the curated text.",  # a mapped task does not take it from its docstring
+        doc_md="Decide on every document of the group and write the curated text.",
         **policies.CURATION_GROUP,
     )
     def write_verdicts(output: str, group: str) -> dict[str, Any]:
