@@ -95,7 +95,6 @@ def record_row(file: str, index: int, record: dict[str, Any]) -> dict[str, Any]:
         "shortest_message": min((item["visible_characters"] for item in measures), default=0),
         "characters": sum(item["characters"] for item in measures),
         "nul_characters": sum(item["nul_characters"] for item in measures),
-        "invalid_characters": sum(item["invalid_characters"] for item in measures),
         "messages": shown_text(" ⏎ ".join(f"{r}: {c}" for r, c in zip(roles, contents, strict=True))),
     }
     for name in ("source", "category"):

@@ -1,6 +1,8 @@
 """Small sound subjects, written as the pipeline writes them; a test damages one and looks what the gate says."""
 
 import copy
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,49 @@ def write_instructions(tmp_path: Path) -> Callable[[list[dict[str, Any]]], str]:
         folder = tmp_path / "instructions"
         folder.mkdir(exist_ok=True)
         write_shard(folder / name, copy.deepcopy(records))
+        return str(folder)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def sound_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer artifact written by the tokenizer stage's own functions, without `artifact.json`."""
+    import hashlib
+
+    from tasks.tokens.documents import CuratedDocument
+    from tasks.tokens.shards import write_token_shards
+    from tasks.tokens.tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokens")
+    draw = random.Random(0)
+    words = ["".join(draw.choices("aeinorstlmd", k=draw.randint(2, 8))) for _ in range(2000)]
+    texts = [" ".join(draw.choices(words, k=300)) for _ in range(1600)]
+    documents = [CuratedDocument(f"{i:032x}", text, "books", "en", "prose") for i, text in enumerate(texts)]
+    tokenizer = train_tokenizer(texts[:200], 512, 64)
+    tokenizer.save_pretrained(folder)
+    digest = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+    write_token_shards(
+        folder / "tokens",
+        documents,
+        tokenizer,
+        tokenizer_hash=digest,
+        sequence_length=64,
+        heldout_share=0.1,
+        shard_tokens=2**18,
+    )
+    return folder
+
+
+@pytest.fixture
+def write_tokens(tmp_path: Path, sound_tokens: Path) -> Callable[[Callable[[Path], None]], str]:
+    """Copy the sound tokens, let a damage loose on the copy, seal it; returns its URI."""
+
+    def write(damage: Callable[[Path], None]) -> str:
+        folder = tmp_path / "tokenizer"
+        shutil.copytree(sound_tokens, folder)
+        damage(folder)
+        write_artifact(str(folder), kind="tokenizer", stage="tokenizer", key="k", config_hash="0", code_version=1)
         return str(folder)
 
     return write
