@@ -17,10 +17,11 @@ CODE_VERSION = 1  # raise by hand when the output of any stage may change
 
 
 class Input(StrictModel):
-    """Something that a stage reads: where it lies, and the hash of its content."""
+    """Something that a stage reads: where it lies, the hash of its content, and whether it is an artifact."""
 
     uri: str
     hash: str
+    artifact: bool = True
 
 
 class StageSpec(StrictModel):
@@ -104,7 +105,7 @@ def _input(uri: str, name: str, stage: str) -> Input:
         raise DataError(
             f"{uri}: neither a finished artifact nor a folder of shards; stage '{stage}' reads {name} there"
         )
-    return Input(uri=uri, hash=content_hash(files))
+    return Input(uri=uri, hash=content_hash(files), artifact=False)
 
 
 def is_shard(key: str) -> bool:

@@ -61,6 +61,7 @@ class TrainedStage(StageConfig):
     """
 
     processes: int = Field(2, ge=1)
+    threads: int = Field(1, ge=1, description="of each process; another number may change the last bits of a loss")
     micro_batch: int = Field(4, ge=1, description="sequences of one forward pass on one process")
     accumulation: int = Field(1, ge=1, description="forward passes of one process before a step")
     steps: int = Field(ge=1, description="most optimizer steps")

@@ -1,0 +1,138 @@
+"""The supervisor of a job: fetches its inputs, starts its ranks, beats, and records how it ended.
+
+The ranks are direct children in the supervisor's own process group, so that ending the group ends everything
+(torchrun would put each rank into a session of its own).
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from tasks.corpus.storage import fetch_folder
+from tasks.errors import AthanorError
+from tasks.settings import REPOSITORY
+from tasks.training.job import GRACE, Job, LeaseLost
+from tasks.training.recipe import TrainedStage
+
+BEAT = 1.0  # seconds
+
+
+class Ended(AthanorError):
+    """The job was told to end."""
+
+
+def run_job(folder: str, token: int) -> None:
+    """Run a job under a lease that its starter has written. Raises AthanorError when it fails.
+
+    Nothing is recorded when the lease is lost on the way: the job has another owner then.
+    """
+    job = Job.load(folder)
+    job.await_lease(token)
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+    stopping, ranks = threading.Event(), list[subprocess.Popen[bytes]]()
+    threading.Thread(target=_beat, args=(job, token, stopping), daemon=True).start()
+    try:
+        _fetch_parents(job)
+        ranks += _start_ranks(job, token)
+        _watch(job, token, ranks)
+    except LeaseLost:
+        raise
+    except AthanorError as error:
+        job.finish(token, "failed", str(error))
+        raise
+    else:
+        job.finish(token, "succeeded")
+    finally:
+        stopping.set()
+        _stop(ranks)
+        (job.folder / f"rendezvous-{token}").unlink(missing_ok=True)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise Ended(f"ended by signal {number} ({signal.Signals(number).name})")
+
+
+def _beat(job: Job, token: int, stopping: threading.Event) -> None:
+    with suppress(LeaseLost):  # the main thread meets it too, and ends the ranks
+        while not stopping.wait(BEAT):
+            job.beat(token)
+
+
+def _fetch_parents(job: Job) -> None:
+    for role, item in job.spec.parents.items():
+        fetch_folder(item.uri, job.folder / "inputs" / role)
+
+
+def _start_ranks(job: Job, token: int) -> list[subprocess.Popen[bytes]]:
+    config = job.spec.config
+    count, threads = (config.processes, config.threads) if isinstance(config, TrainedStage) else (1, 0)
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(count),
+        "LOCAL_SIZE": str(count),
+        "ATHANOR_SUPERVISOR": str(os.getpid()),
+        "PYTHONWARNINGS": "ignore",  # of libraries about each other; ours are errors
+    }
+    environment.setdefault("DS_ACCELERATOR", "cpu")
+    if threads:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    if loopback:  # the host's name may resolve to an address that nobody answers on
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tasks.training.worker", str(job.folder), str(token)],
+            cwd=REPOSITORY,
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+        )
+        for rank in range(count)
+    ]
+
+
+def _watch(job: Job, token: int, ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Until all ranks have ended well. Raises AthanorError as soon as one has not."""
+    while True:
+        codes = [rank.poll() for rank in ranks]
+        for rank, code in enumerate(codes):
+            if code:
+                raise AthanorError(_reason(job, token, rank, code))
+        if all(code == 0 for code in codes):
+            return
+        job.check(token)
+        time.sleep(0.1)
+
+
+def _reason(job: Job, token: int, rank: int, code: int) -> str:
+    said = job.folder / f"error-{token}.txt"
+    if said.is_file():
+        return said.read_text(encoding="utf-8").strip()
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+    return f"rank {rank} {how}; see {job.log}"
+
+
+def _stop(ranks: list[subprocess.Popen[bytes]]) -> None:
+    running = [rank for rank in ranks if rank.poll() is None]
+    for rank in running:
+        rank.terminate()
+    until = time.monotonic() + GRACE / 2
+    for rank in running:
+        try:
+            rank.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            rank.wait()
+
+
+def job_error(folder: Path, token: int, message: str) -> None:
+    """Leave the reason of a failure for the supervisor. The first rank to fail is the one that knows."""
+    with suppress(FileExistsError), (folder / f"error-{token}.txt").open("x", encoding="utf-8") as stream:
+        stream.write(message)

@@ -1,0 +1,72 @@
+"""Models: a Llama from scratch, one loaded strictly, and one exported so that it reloads to the bit."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from tasks.errors import DataError
+from tasks.tokens.tokenizer import TURN_END
+from tasks.training.recipe import ModelShape
+
+
+def new_model(shape: ModelShape, tokenizer: Any, seed: int) -> LlamaForCausalLM:
+    """A Llama with random FP32 weights: the same seed, the same weights, on every rank."""
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.key_value_heads,
+            max_position_embeddings=shape.context,
+            tie_word_embeddings=shape.tie_embeddings,
+            initializer_range=shape.initial_range,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def load_model(folder: Path | str) -> PreTrainedModel:
+    """The FP32 causal language model in a folder; never asks the network, never unpickles.
+
+    Raises DataError when a weight is missing, unexpected or of another shape: transformers would only warn, and go on
+    with random numbers.
+    """
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+    )
+    model, report = loaded
+    wrong = {name: sorted(map(str, items)) for name, items in report.items() if items}
+    if wrong:
+        raise DataError(f"{folder}: its weights do not fit its configuration: {wrong}")
+    return cast(PreTrainedModel, model)
+
+
+def export_model(state: dict[str, torch.Tensor], like: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
+    """Write weights (safetensors), configuration and tokenizer, reload them, and compare every weight bit for bit.
+
+    `state` holds full weights by name (tied ones once); `like` is any model of the same configuration. Raises
+    DataError when what was read back differs.
+    """
+    model = type(like)(like.config)
+    lacking = model.load_state_dict(state, strict=False)
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    if lacking.unexpected_keys or set(lacking.missing_keys) - tied:
+        raise DataError(f"{folder}: gathered weights do not fit the model: {lacking}")
+    model.tie_weights()
+    model.generation_config = GenerationConfig(
+        eos_token_id=[tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(TURN_END)],
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    again = load_model(folder).state_dict()
+    for name, weight in model.state_dict().items():
+        if name not in again or not torch.equal(again[name].view(torch.uint8), weight.contiguous().view(torch.uint8)):
+            raise DataError(f"{folder}: weight {name} is not what was saved; do not use this export")

@@ -1,0 +1,36 @@
+"""Stage *pretrain*: token shards → a causal language model from scratch."""
+
+import shutil
+
+from tasks.tokens.shards import TokenShards
+from tasks.tokens.tokenizer import load_tokenizer
+from tasks.training.context import Context
+from tasks.training.data import Loader, PackedDocuments
+from tasks.training.engine import Engine, join_ranks
+from tasks.training.loop import train
+from tasks.training.losses import causal_loss
+from tasks.training.model import export_model, new_model
+from tasks.training.recipe import PretrainStage
+
+
+def run(context: Context) -> None:
+    """Train on packed documents, gather the weights, export and publish."""
+    config = context.spec.config
+    assert isinstance(config, PretrainStage)
+    join_ranks(context)
+
+    parent = context.parent("tokenizer")
+    tokenizer = load_tokenizer(parent)
+    source = PackedDocuments(TokenShards(parent / "tokens", "train"))
+    loader = Loader(source, config, rank=context.rank, pad=tokenizer.pad_token_id)
+
+    model = new_model(config.model, tokenizer, config.seed)
+    parameters = model.num_parameters()
+    engine = Engine(model, config)
+    train(context, engine, loader, causal_loss)
+
+    state = engine.gather()
+    if context.first:
+        shutil.rmtree(context.output, ignore_errors=True)
+        export_model(state, model, tokenizer, context.output)
+        context.publish("model", {**context.summary(), "parameters": parameters})

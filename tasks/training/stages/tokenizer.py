@@ -1,0 +1,54 @@
+"""Stage *tokenizer*: curated corpus → a byte-level BPE tokenizer and the corpus as packed token shards."""
+
+import shutil
+import time
+
+from tasks.corpus.artifact import file_hash
+from tasks.corpus.storage import LocalStore
+from tasks.tokens.documents import read_documents, split_of
+from tasks.tokens.shards import write_token_shards
+from tasks.tokens.tokenizer import sample_texts, train_tokenizer
+from tasks.training.context import Context
+from tasks.training.recipe import TokenizerStage
+
+
+def run(context: Context) -> None:
+    """Learn merges on a sample of the training documents, encode everything, publish."""
+    config = context.spec.config
+    assert isinstance(config, TokenizerStage)
+    corpus = context.spec.data["corpus"].uri
+    shutil.rmtree(context.output, ignore_errors=True)
+    context.output.mkdir(parents=True)
+    context.rewind(0)
+    start = time.monotonic()
+
+    learnable = (d for d in read_documents(corpus) if split_of(d.doc_id, config.heldout_share) == "train")
+    texts = sample_texts(learnable, config.sample_bytes)
+    context.report(step=1, steps=3, what=f"learning {config.vocab_size:,} tokens from {len(texts):,} documents")
+
+    tokenizer = train_tokenizer(texts, config.vocab_size, config.sequence_length)
+    tokenizer.save_pretrained(context.output)
+    context.report(step=2, steps=3, what="encoding the corpus")
+
+    index = write_token_shards(
+        context.output / "tokens",
+        read_documents(corpus),
+        tokenizer,
+        tokenizer_hash=file_hash(LocalStore(context.output), "tokenizer.json").sha256,
+        sequence_length=config.sequence_length,
+        heldout_share=config.heldout_share,
+    )
+    train, heldout = index.splits["train"], index.splits["heldout"]
+    context.report(step=3, steps=3, what=f"{train.tokens:,} tokens, {heldout.tokens:,} held out")
+
+    context.publish(
+        "tokenizer",
+        {
+            "vocab_size": index.vocab_size,
+            "tokens": train.tokens,
+            "heldout_tokens": heldout.tokens,
+            "documents": train.documents,
+            "heldout_documents": heldout.documents,
+            "seconds": round(time.monotonic() - start, 1),
+        },
+    )
