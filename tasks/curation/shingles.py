@@ -11,8 +11,9 @@ import numpy as np
 import xxhash
 from datasketch import MinHash, MinHashLSH
 
+from tasks.curation.code_points import classes, code_points
 from tasks.curation.config import DedupConfig
-from tasks.curation.kernels import classes, code_points, minhash, shingle_hashes
+from tasks.curation.shingle_kernels import minhash, shingle_hashes
 
 SCHEME = "affine32"
 

@@ -1,4 +1,4 @@
-"""Normalisation and the words that rules count."""
+"""Normalisation Chinese words, and the look of program text."""
 
 import os
 import re
@@ -7,12 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Scripts written without spaces: Han with extensions, kana, Thai, Lao, Khmer, Myanmar.
-UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
-)
-_WORD = re.compile(r"\w+(?:['’\-./:@]+\w+)*|[^\w\s]+")  # a path or a dotted name is one word, a run of marks one mark
 _CODE_LINE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import |#include|#define|function |var |let |const |public |private "
     r"|return\b|if\s*\(|for\s*\(|while\s*\(|@\w+|</?\w+[ >]|\}|elif |else:|try:|except\b)"
@@ -29,11 +23,9 @@ def normalise(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
-def words(text: str, language: str) -> list[str]:
-    """Words and punctuation marks, in order. Chinese is segmented by jieba's dictionary, without its HMM."""
-    if language == "zh":
-        return [word for word in _segmenter().lcut(text, HMM=False) if not word.isspace()]
-    return _WORD.findall(text)
+def chinese_words(text: str) -> list[str]:
+    """Words and marks of a Chinese text, by jieba's dictionary without its hidden Markov model; no white space."""
+    return [word for word in _segmenter().lcut(text, HMM=False) if not word.isspace()]
 
 
 def looks_like_code(text: str) -> bool:

@@ -27,7 +27,7 @@ def test_short_texts_compare_exactly(left: str, right: str, equal: bool) -> None
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
-    st.lists(st.sampled_from(["the", "Straße", "猫が", "数据质量", "İ", "_a1", "—", "ไทย", "\U00020000"])).map(" ".join),
+    st.lists(st.sampled_from(["the", "Straße", "猫が", "数据质量", "İ", "_a1", "ไทย", "\U00020000"])).map(" ".join),
     st.text(st.sampled_from("ab 数据、的"), max_size=120),
 )
 

@@ -2,6 +2,7 @@
 
 import math
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from tasks.curation.config import CurationConfig, load_curation
 from tasks.curation.lexicon import lexicon_hits
 from tasks.curation.signals import NAMES, cut, measure
 from tasks.curation.text import looks_like_code, normalise
+from tests.oracles import signals as oracle
 
 CONFIG = load_curation("default")
 
@@ -67,6 +69,36 @@ def test_lexicon_is_whole_words_in_english_and_exempts_medicine_in_chinese() -> 
     allow = tuple(CONFIG.rules["zh"].lexicon_allow)
     assert lexicon_hits("阴道炎是妇科常见病，乳房检查应每年进行。", "zh", allow) == (0, 0)
     assert lexicon_hits("版本13.点", "zh", allow) == (0, 0)
+
+
+PIECES = ["the", "The", "a.b", "don't", "-", "...", "…", "#", "\n", "\n\n", " ", "。", "数据", "的", '."', "²", "İ"]
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=120).map("".join),
+    st.lists(st.sampled_from(["a b c", "a b", "\n", " x. ", "\n\n", "• y…", "c d e f g h"]), max_size=60).map(" ".join),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS)
+def test_kernels_equal_plain_python(text: str) -> None:
+    measured = measure(text, "prose", CONFIG)
+    rules = CONFIG.rule_set(measured.language, "prose")
+    expected = oracle.signals(measured.text, measured.language, set(rules.stop_words if rules else []))
+    assert {name: measured.values[name] for name in expected} == expected
+
+
+def test_kernels_equal_plain_python_on_real_documents(shared_data: Path) -> None:
+    from tasks.corpus.shards import Row, read_shard
+    from tasks.corpus.storage import LocalStore
+
+    for key in ("wiki/enwiki_demo.jsonl.gz", "wiki/zhwiki_paragraphs_cmrc.jsonl.gz", "code/permissive_source.jsonl.gz"):
+        rows = [item for item in read_shard(LocalStore(shared_data), key) if isinstance(item, Row)][:40]
+        for item in rows:
+            measured = measure(item.record["text"][:30_000], "prose", CONFIG)
+            rules = CONFIG.rule_set(measured.language, "prose")
+            expected = oracle.signals(measured.text, measured.language, set(rules.stop_words if rules else []))
+            assert {name: measured.values[name] for name in expected} == expected, f"{key}, row {item.index}"
 
 
 @settings(max_examples=80, deadline=None)

@@ -4,31 +4,10 @@ Everything is exact integer arithmetic modulo 2^64 or 2^32, so the same text giv
 `tests/oracles/shingles.py` is the same in plain Python, and datasketch is the reference for the signatures.
 """
 
-import re
-from functools import cache
-
 import numba
 import numpy as np
 
-from tasks.curation.text import UNSPACED
-
-WORD, ALONE = 1, 2  # classes of code points: part of a word; a token by itself (scripts without spaces); else 0
-
-
-@cache
-def classes() -> np.ndarray:
-    """The class of every code point, shape (0x110000,), uint8."""
-    points = "".join(map(chr, range(0x110000)))
-    table = np.zeros(len(points), dtype=np.uint8)
-    for pattern, value in ((r"\w+", WORD), (f"[{UNSPACED}]+", ALONE)):
-        for match in re.finditer(pattern, points):
-            table[match.start() : match.end()] = value
-    return table
-
-
-def code_points(text: str) -> np.ndarray:
-    """The code points of a text, shape (len(text),), uint32."""
-    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+from tasks.curation.code_points import UNSPACED, WORD
 
 
 @numba.njit(cache=True, nogil=True)
@@ -43,7 +22,7 @@ def shingle_hashes(points: np.ndarray, table: np.ndarray, words: int, characters
     count = 0
     position = 0
     while position < len(points):
-        kind = table[points[position]]
+        kind = table[points[position]] & (WORD | UNSPACED)
         if kind == 0:
             position += 1
             continue
@@ -51,7 +30,7 @@ def shingle_hashes(points: np.ndarray, table: np.ndarray, words: int, characters
         value = (value ^ np.uint64(points[position])) * np.uint64(0x100000001B3)  # FNV-1a over code points
         position += 1
         if kind == WORD:
-            while position < len(points) and table[points[position]] == WORD:
+            while position < len(points) and table[points[position]] & (WORD | UNSPACED) == WORD:
                 value = (value ^ np.uint64(points[position])) * np.uint64(0x100000001B3)
                 position += 1
         value ^= value >> np.uint64(33)  # MurmurHash3's finalizer spreads FNV's weak high bits
@@ -59,7 +38,7 @@ def shingle_hashes(points: np.ndarray, table: np.ndarray, words: int, characters
         value ^= value >> np.uint64(33)
         value *= np.uint64(0xC4CEB9FE1A85EC53)
         tokens[count] = value ^ (value >> np.uint64(33))
-        alone[count] = kind == ALONE
+        alone[count] = kind != WORD
         count += 1
     out = np.empty(count, dtype=np.uint64)
     found = 0
