@@ -35,13 +35,13 @@ def test_a_sound_corpus_passes(corpus: Any, write_corpus: Any, tmp_path: Path) -
 
 def test_a_refusal_says_what_why_and_what_to_do(corpus: Any, write_corpus: Any, tmp_path: Path) -> None:
     corpus["report"]["dropped"] -= 2
-    corpus["documents"]["b"][3]["doc_id"] = "not hex"
+    corpus["documents"]["b"][3].update(doc_id="not hex", text=" \n")
     result = run_gate("curated", {"corpus": write_corpus(corpus)}, str(tmp_path / "gate"))
     assert not result.passed
     with pytest.raises(GateRefused, match=r"read = kept \+ dropped \+ quarantined.*difference = 2.*report\.html"):
         require(result)
     html = page(tmp_path / "gate")
-    for words in (">Refused<", "difference = 2", "Do not use this corpus", "not hex", "What to do"):
+    for words in (">Refused<", "difference = 2", "Do not use this corpus", "not hex", "What to do", "(blank)"):
         assert words in html
 
 
