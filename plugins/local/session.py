@@ -17,7 +17,7 @@ from plugins.local.terminal import Terminal
 from tasks.errors import AthanorError
 from tasks.settings import Settings
 
-START_SECONDS = 240.0  # the first start also creates the database
+START_SECONDS = 600.0  # a start takes half a minute; the first, on a busy machine, several
 POOLS = {"accelerator": "one training job at a time; deferred tasks count, their trainers are at work"}
 INTERRUPTED = "ended with the run that started it; clear it to go on, finished work is reused"
 
