@@ -1,0 +1,205 @@
+"""The main job through real `airflow standalone`: a run killed in its midst, a run to the end, a run that reuses it.
+
+The three tests share one home, as a person's runs would; each also holds alone.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.corpus.artifact import read_artifact
+from tasks.corpus.registry import read_registry
+from tasks.corpus.storage import join, read_json
+from tasks.sample.harvest import harvest_corpus
+from tasks.sample.instructions import harvest_instructions
+from tasks.settings import REPOSITORY
+from tasks.training.job import Job
+
+SNAPSHOT = "2026-01-15"
+LIMIT = 900.0  # seconds; a run takes about two minutes on two idle cores
+MICRO = Path(__file__).with_name("micro.yaml")
+
+
+@dataclass
+class Runner:
+    """`python -m plugins.local` in one home, with every process that it was seen to start."""
+
+    home: Path
+    data: Path
+    seen: set[psutil.Process] = field(default_factory=set)
+
+    @property
+    def store(self) -> str:
+        return str(self.home / "store")
+
+    def start(self, command: str) -> "subprocess.Popen[str]":
+        given = ["--data", str(self.data), "--recipe", str(MICRO)] if command != "down" else []
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plugins.local", command, *given],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(self.home), "ATHANOR_WORKERS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.seen.add(psutil.Process(process.pid))
+        return process
+
+    def output(self, process: "subprocess.Popen[str]") -> str:
+        """Everything it prints until it ends, while its descendants are noted."""
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            self.look(process)
+        process.wait(timeout=LIMIT)
+        return "".join(lines)
+
+    def look(self, process: "subprocess.Popen[str]") -> None:
+        try:
+            self.seen |= set(psutil.Process(process.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return
+
+    def left(self) -> list[str]:
+        """What is still there: descendants that were seen, members of their sessions, and all that works on this home."""
+        sessions = {process.pid for process in self.seen}
+        found = []
+        for process in psutil.process_iter(["pid", "cmdline", "status"]):
+            if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+                continue
+            try:
+                session = os.getsid(process.pid)
+                marked = process.environ().get("ATHANOR_HOME") == str(self.home)
+            except (psutil.Error, ProcessLookupError):
+                continue
+            if process in self.seen or session in sessions or marked:
+                found.append(f"{process.pid} {' '.join(process.info['cmdline'] or [])}")
+        return found
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    root = tmp_path_factory.mktemp("standalone")
+    data = root / "landing"
+    harvest_corpus(str(data), min_documents=300, min_bytes=1_000_000, snapshot=SNAPSHOT)
+    harvest_instructions(str(data), min_records=200, max_records=400)
+    runner = Runner(root / "home", data)
+    yield runner
+    for process in runner.seen:
+        if process.is_running():
+            process.kill()
+
+
+def await_job(runner: Runner, process: "subprocess.Popen[str]") -> Job:
+    """The first training job that is seen at work."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        runner.look(process)
+        for folder in (runner.home / "jobs").glob("*"):
+            if (folder / "lease.json").exists() and Job.load(folder).status().state == "running":
+                return Job.load(folder)
+        time.sleep(0.2)
+    raise AssertionError("no training job started")
+
+
+def test_sigkill_to_the_parent_alone_leaves_nothing(runner: Runner) -> None:
+    process = runner.start("run")
+    job = await_job(runner, process)
+    runner.look(process)
+    lease = job.lease()
+    assert lease is not None and psutil.pid_exists(lease.pid)
+    assert len(runner.left()) > 8, "scheduler, API server, DAG processor, triggerer, workers, guardian, trainer"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=10)
+    deadline = time.monotonic() + 40
+    while runner.left() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert runner.left() == []
+    assert job.status().state in ("failed", "lost")
+
+
+def test_run_trains_a_gated_candidate_and_leaves_no_process(runner: Runner) -> None:
+    process = runner.start("run")
+    text = runner.output(process)
+    assert process.returncode == 0, text
+    assert runner.left() == []
+
+    report = read_json(join(runner.store, "corpus", SNAPSHOT, "report.json"))
+    assert report["read"] == report["kept"] + report["dropped"] + report["quarantined"] >= 300
+    assert f"{report['read']:,} read = {report['kept']:,} kept" in text
+    assert re.search(r"unigram_loss [\d.]+ → heldout_loss [\d.]+", text), text
+    assert re.search(r"parent_heldout_loss [\d.]+ → heldout_loss [\d.]+", text), text
+    for gate in ("curated", "instructions", "tokens", "pretrain", "sft"):
+        assert re.search(rf"gate +{gate} +(passed|warning)", text), text
+    password = json.loads((runner.home / "airflow" / "passwords.json").read_text())["admin"]
+    assert password not in text + (runner.home / "airflow" / "standalone.log").read_text(errors="replace")
+    assert "passwords.json" in text and "http://127.0.0.1:" in text
+
+    candidate = read_registry(runner.store, "micro")["candidate"]
+    assert candidate["uri"] in text
+    assert read_artifact(candidate["uri"]).stage == "sft"
+
+
+def test_a_second_run_reuses_the_work_in_the_airflow_that_is_up(runner: Runner) -> None:
+    up = runner.start("up")
+    printed = runner.output(up)
+    assert up.returncode == 0, printed
+    state = json.loads((runner.home / "airflow" / "guardian.json").read_text())
+    runner.seen |= {psutil.Process(state["pid"]), *psutil.Process(state["pid"]).children(recursive=True)}
+    try:
+        jobs = {folder.name: Job.load(folder).lease() for folder in (runner.home / "jobs").glob("*")}
+        process = runner.start("run")
+        text = runner.output(process)
+        assert process.returncode == 0, text
+        assert "using the Airflow that is up" in text
+        for stage in ("tokenizer", "pretrain", "sft"):
+            assert re.search(rf"stage {stage} .*\(reused\)", text), text
+        assert {folder.name: Job.load(folder).lease() for folder in (runner.home / "jobs").glob("*")} == jobs
+        check_report_needs_a_login(state["url"], runner)
+    finally:
+        down = runner.start("down")
+        printed = runner.output(down)
+    assert (down.returncode, printed) == (0, f"{state['url']} is down\n")
+    assert runner.left() == []
+
+
+def check_report_needs_a_login(url: str, runner: Runner) -> None:
+    """The link of a gate leads to its report, for who is logged in; no path leads anywhere else."""
+    (key,) = [folder.name for folder in (Path(runner.store) / "gates" / "sft").iterdir()]
+    report = f"{url}/athanor/reports/sft/{key}"
+    assert status_of(report) == 401
+    login = {
+        "username": "admin",
+        "password": json.loads((runner.home / "airflow" / "passwords.json").read_text())["admin"],
+    }
+    request = urllib.request.Request(
+        f"{url}/auth/token", json.dumps(login).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        token = json.load(response)["access_token"]
+    assert status_of(report, token) == 200
+    assert status_of(f"{url}/athanor/reports/sft/..%2F..%2Fregistry", token) == 404
+
+
+def status_of(url: str, token: str | None = None) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        return error.code
