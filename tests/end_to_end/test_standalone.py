@@ -75,7 +75,7 @@ class Runner:
             return
 
     def left(self) -> list[str]:
-        """What is still there: descendants that were seen, members of their sessions, and all that works on this home."""
+        """What still lives: descendants that were seen, members of their sessions, whatever works on this home."""
         sessions = {process.pid for process in self.seen}
         found = []
         for process in psutil.process_iter(["pid", "cmdline", "status"]):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -160,7 +161,7 @@ def test_signals_to_the_runner_are_exit_statuses() -> None:
 
 
 def test_what_a_failed_task_complained_of() -> None:
-    records = [
+    records: list[dict[str, Any]] = [
         {"event": "::group::Log message source details"},
         {"event": "GitWildMatchPattern is deprecated", "level": "warning", "logger": "py.warnings"},
         {"event": "reading", "level": "info"},
@@ -195,7 +196,7 @@ def test_summary_of_a_corpus() -> None:
 
 
 def test_summary_of_a_stage() -> None:
-    trained = {
+    trained: dict[str, list[Any]] = {
         "sft.train": [{"kind": "sft", "reused": True}],
         "sft.evaluate": [{"metrics": {"parent_heldout_loss": 4.0, "heldout_loss": 2.5}}],
     }
