@@ -17,6 +17,8 @@ from tasks.gates.cli import register
 from tasks.gates.gate import GateRefused, require, run_gate
 from tasks.settings import REPOSITORY
 
+TUNED = {"heldout_loss": 2.0, "parent_heldout_loss": 3.0, "gain_low": 0.8, "heldout_records": 50}
+
 
 def page(report: Path) -> str:
     return (report / "report.html").read_text(encoding="utf-8")
@@ -96,7 +98,8 @@ def test_a_report_without_a_count_is_refused(corpus: Any, write_corpus: Any, tmp
 
 def test_metrics_that_are_missing_or_no_number_are_refused(tmp_path: Path) -> None:
     uri = str(tmp_path / "metrics.json")
-    sound = {"heldout_loss": 4.0, "unigram_loss": 6.0, "perplexity": 55.0, "tokens": 100_000}
+    losses = {"heldout_loss": 4.0, "heldout_loss_high": 4.2, "unigram_loss": 6.0}
+    sound = {**losses, "perplexity": 55.0, "tokens": 100_000, "heldout_documents": 60}
     for damage in ({"heldout_loss": None}, {"unigram_loss": "low"}, {"tokens": 1.5}):
         write_json(uri, {**sound, **damage})
         assert run_gate("pretrain", {"metrics": uri}, str(tmp_path / "gate")).verdict == "refused"
@@ -108,7 +111,7 @@ def test_metrics_that_are_missing_or_no_number_are_refused(tmp_path: Path) -> No
 
 def test_a_subject_that_is_not_named_is_an_error_and_one_too_many_is_not(tmp_path: Path) -> None:
     uri = str(tmp_path / "metrics.json")
-    write_json(uri, {"heldout_loss": 2.0, "parent_heldout_loss": 3.0})
+    write_json(uri, TUNED)
     with pytest.raises(ConfigError, match=r"not given: metrics \(given: tokens\)"):
         run_gate("sft", {"tokens": uri}, str(tmp_path / "gate"))
     assert run_gate("sft", {"metrics": uri, "tokens": "nowhere"}, str(tmp_path / "gate")).passed
@@ -171,7 +174,7 @@ def test_importing_the_gate_is_light() -> None:
 @pytest.mark.parametrize(
     ("damage", "status", "words"),
     [
-        ({}, 0, "passed: Instruction-tuned model. All 3 checks hold."),
+        ({}, 0, "passed: Instruction-tuned model. All 5 checks hold."),
         ({"heldout_loss": 8.5, "parent_heldout_loss": 9.0}, 0, "warning: not met: Answers are predicted"),
         ({"heldout_loss": 3.5}, 3, "critical: not met: Tuning made the model better"),
     ],
@@ -180,7 +183,7 @@ def test_the_command_says_the_verdict_in_words(
     tmp_path: Path, damage: dict[str, float], status: int, words: str
 ) -> None:
     uri = tmp_path / "metrics.json"
-    write_json(str(uri), {"heldout_loss": 2.0, "parent_heldout_loss": 3.0, **damage})
+    write_json(str(uri), {**TUNED, **damage})
     app = typer.Typer()
     register(app)
     app.command("other")(lambda: None)  # typer makes a group of two commands and none of one

@@ -214,6 +214,7 @@ TOKENS: dict[str, dict[str, Damage]] = {
     "metrics": {
         "tokens >= 10000 critical": metrics(tokens=9999),
         "roundtrip_failures >= 0 <= 0 critical": metrics(roundtrip_failures=1),
+        "roundtrip_documents >= 1 critical": metrics(roundtrip_documents=0),
         "padding >= 0 <= 0 critical": metrics(padding=1),
     },
     "summary": {
@@ -241,6 +242,8 @@ TOKENS: dict[str, dict[str, Damage]] = {
 PRETRAIN: dict[str, dict[str, Damage]] = {
     "metrics": {
         "unigram_loss heldout_loss pair_values_a_to_be_greater_than_b critical": metrics(heldout_loss=6.5),
+        "unigram_loss heldout_loss_high pair_values_a_to_be_greater_than_b warning": metrics(heldout_loss_high=6.6),
+        "heldout_documents >= 20 warning": metrics(heldout_documents=19),
         "heldout_loss >= 0.1 critical": metrics(heldout_loss=0.05),
         "perplexity >= 1 <= 1000 warning": metrics(perplexity=1001.0),
         "tokens >= 10000 critical": metrics(tokens=0),
@@ -249,14 +252,23 @@ PRETRAIN: dict[str, dict[str, Damage]] = {
 SFT: dict[str, dict[str, Damage]] = {
     "metrics": {
         "parent_heldout_loss heldout_loss pair_values_a_to_be_greater_than_b critical": metrics(heldout_loss=4.0),
+        "gain_low >= 0 warning": metrics(gain_low=0.0),
+        "heldout_records >= 20 warning": metrics(heldout_records=19),
         "heldout_loss >= 0.05 critical": metrics(heldout_loss=0.01),
         "heldout_loss <= 8 warning": metrics(heldout_loss=8.5),
     }
 }
 SOUND_METRICS: dict[str, dict[str, Any]] = {
-    "tokens": {"tokens": 2_000_000, "roundtrip_failures": 0, "padding": 0, "fertility_en": 1.8},
-    "pretrain": {"heldout_loss": 4.2, "unigram_loss": 6.5, "perplexity": 66.7, "tokens": 500_000},
-    "sft": {"heldout_loss": 3.1, "parent_heldout_loss": 4.0, "tokens": 80_000},
+    "tokens": {"tokens": 2_000_000, "roundtrip_failures": 0, "roundtrip_documents": 400, "padding": 0},
+    "pretrain": {
+        "heldout_loss": 4.2,
+        "heldout_loss_high": 4.4,
+        "heldout_documents": 60,
+        "unigram_loss": 6.5,
+        "perplexity": 66.7,
+        "tokens": 500_000,
+    },
+    "sft": {"heldout_loss": 3.1, "parent_heldout_loss": 4.0, "gain_low": 0.7, "heldout_records": 100},
 }
 
 CASES: dict[str, dict[str, dict[str, Damage]]] = {
