@@ -31,13 +31,13 @@ from airflow.sdk import (
     get_current_context,
     task,
 )
-from tasks.training.recipe import Recipe, load_recipe
 
 from dags import policies
 from dags.assets import CANDIDATE_MODEL, CURATED_CORPUS
 from plugins.inputs import cascade_dag_id
 from plugins.operators import GateOperator, TrainStageOperator
 from tasks.settings import CONTRACTS, settings
+from tasks.training.recipe import Recipe, load_recipe
 
 CONTRACT_OF_KIND = {"tokenizer": "tokens"}  # else the contract is named like the kind of stage
 
@@ -143,15 +143,14 @@ def choose_inputs(recipe: str) -> dict[str, Any]:
 @task(multiple_outputs=True, **policies.EVALUATION)
 def evaluate(trained: dict[str, Any]) -> dict[str, Any]:
     """Measure the artifact on held-out data; metrics.json in the store is what the gate reads."""
+    from tasks.corpus.storage import join
     from tasks.evaluation.stages import evaluate_stage
     from tasks.training.plan import StageSpec
-
-    from tasks.corpus.storage import join
 
     metrics = evaluate_stage(StageSpec.model_validate(trained["spec"]))
     where = join(settings().store, "evaluations", trained["hash"], "metrics.json")
     return {
-        "metrics": metrics,
+        "metrics": {key: value for key, value in metrics.items() if isinstance(value, int | float | str)},
         "subject": {"metrics": where, "tokens": trained["artifact"]},
         "hash": trained["hash"],
     }

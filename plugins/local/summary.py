@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from plugins.local.wording import BEFORE_AFTER, figures, megabytes, number, verdicts
+from plugins.local.wording import achieved, megabytes, verdicts
 from tasks.corpus.storage import join, read_json
 from tasks.settings import Settings
 
@@ -46,13 +46,7 @@ def stage_lines(stage: str, trained: Results) -> list[str]:
     train, measured = _last(trained, f"{stage}.train"), _last(trained, f"{stage}.evaluate")
     if train is None or measured is None:
         return [f"stage {stage:11} skipped"]
-    metrics = measured["metrics"]
-    before, after = BEFORE_AFTER.get(train["kind"], ("", ""))
-    if before in metrics and after in metrics:
-        what = f"{before} {number(metrics[before])} → {after} {number(metrics[after])}"
-    else:
-        what = figures(metrics)
-    return [f"stage {stage:11} {what}" + ("  (reused)" if train["reused"] else "")]
+    return [f"stage {stage:11} {achieved(measured['metrics'])}" + ("  (reused)" if train["reused"] else "")]
 
 
 def place_lines(settings: Settings, snapshot: str, curated: Results, trained: Results, last: str) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from tasks.training.job import Job
 
-# The figure that says what a stage achieved: (before, after), as the evaluation step names them.
-BEFORE_AFTER = {"pretrain": ("unigram_loss", "heldout_loss"), "sft": ("parent_heldout_loss", "heldout_loss")}
+# What a summary says of a stage beside its figure before and after, as far as the stage has it.
+TELLING = ("tokens", "tokens_per_second", "perplexity")
 
 
 def megabytes(size: float) -> str:
@@ -28,7 +28,7 @@ def facts(result: Any, seconds: float) -> str:
     if "verdict" in result:
         words.append(f"{result['verdict']}  {result.get('report', '')}")
     if isinstance(result.get("metrics"), Mapping):
-        words.append(figures(result["metrics"]))
+        words.append(achieved(result["metrics"]))
     return ", ".join(words)
 
 
@@ -52,6 +52,13 @@ def work(done: Mapping[str, Any], seconds: float) -> str:
         if "bytes" in done:
             words += f", {done['bytes'] / seconds / 1e6:.1f} MB/s"
     return words + (f", {reused} shards reused" if reused else "")
+
+
+def achieved(metrics: Mapping[str, Any]) -> str:
+    """What a stage achieved: its one measure before and after, and a few figures beside it."""
+    beside = figures({key: metrics[key] for key in TELLING if key in metrics})
+    change = f"{number(metrics['before'])} → {number(metrics['after'])} {metrics['measure']}"
+    return f"{change}; {beside}" if beside else change
 
 
 def figures(metrics: Mapping[str, Any], most: int = 6) -> str:

@@ -198,10 +198,10 @@ def test_summary_of_a_corpus() -> None:
 def test_summary_of_a_stage() -> None:
     trained: dict[str, list[Any]] = {
         "sft.train": [{"kind": "sft", "reused": True}],
-        "sft.evaluate": [{"metrics": {"parent_heldout_loss": 4.0, "heldout_loss": 2.5}}],
+        "sft.evaluate": [{"metrics": {"measure": "nats a token", "before": 4.0, "after": 2.5, "tokens": 9000}}],
     }
     (line,) = stage_lines("sft", trained)
-    assert "parent_heldout_loss 4 → heldout_loss 2.5" in line and "(reused)" in line
+    assert "4 → 2.5 nats a token; tokens 9,000" in line and "(reused)" in line
     assert stage_lines("pretrain", trained) == ["stage pretrain    skipped"]
 
 
