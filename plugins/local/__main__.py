@@ -4,12 +4,13 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 from plugins.local.processes import end_with_parent
 from plugins.local.run import down, run, up
 from tasks.errors import AthanorError, ConfigError
-from tasks.settings import settings
+from tasks.settings import Settings, settings
 
 COMMANDS = {"run": run, "up": up, "down": down}
 
@@ -34,7 +35,7 @@ def main() -> int:
             recipe=given.recipe or None,
             airflow_port=given.port,
         )
-        return COMMANDS[given.command](config)
+        return COMMANDS[given.command](absolute(config))
     except ConfigError as error:
         print(f"athanor: {error}", file=sys.stderr)
         return 2
@@ -47,6 +48,15 @@ def main() -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read the output has gone
         return 141
+
+
+def absolute(config: Settings) -> Settings:
+    """The same settings with full paths: Airflow's tasks work in another folder than the terminal."""
+    places = {"data": config.data, "store": config.store}
+    files = {"recipe": config.recipe, "curation": config.curation}
+    full = {key: value if "://" in value else str(Path(value).resolve()) for key, value in places.items()}
+    full |= {key: str(Path(value).resolve()) for key, value in files.items() if value.endswith((".yaml", ".yml"))}
+    return config.model_copy(update={"home": config.home.resolve(), **full})
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

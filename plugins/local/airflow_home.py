@@ -18,7 +18,7 @@ PASSWORDS = "passwords.json"
 
 def prepare(settings: Settings) -> tuple[Path, dict[str, str]]:
     """The folder and the environment in which `airflow standalone` and its tasks run."""
-    folder = settings.home.resolve() / "airflow"
+    folder = settings.home / "airflow"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     _kept(folder / PASSWORDS, lambda: {USER: secrets.token_urlsafe(16)})
@@ -38,7 +38,7 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str], por
     return inherited | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": str(REPOSITORY),
-        "ATHANOR_HOME": str(settings.home.resolve()),
+        "ATHANOR_HOME": str(settings.home),
         "ATHANOR_DATA": settings.data,
         "ATHANOR_STORE": settings.store,
         "ATHANOR_WORKERS": str(settings.workers),
@@ -64,6 +64,7 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str], por
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
+        "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "http.access=WARNING",  # the runner asks every second
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "SCARF_ANALYTICS": "false",
         "GX_ANALYTICS_ENABLED": "False",

@@ -94,11 +94,14 @@ def _explain(api: Api, dag_id: str, instances: list[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
+NOISE = ("py.warnings", "task.stderr")  # deprecations, and what libraries print on their own
+
+
 def complaints(records: list[dict[str, Any]]) -> list[str]:
     """Warnings, errors and the exceptions behind them, as lines; everything when a log holds none of these."""
     lines: list[str] = []
     for record in records:
-        if record.get("level") in ("warning", "error", "critical") and record.get("logger") != "py.warnings":
+        if record.get("level") in ("warning", "error", "critical") and record.get("logger") not in NOISE:
             lines += str(record["event"]).splitlines()
             for error in record.get("error_detail") or []:
                 lines += f"{error['exc_type']}: {error['exc_value']}".splitlines()

@@ -140,7 +140,7 @@ def up(settings: Settings) -> int:
 
 def down(settings: Settings) -> int:
     """End the Airflow that `up` started, its tasks and its training jobs."""
-    folder: Path = settings.home.resolve() / "airflow"
+    folder: Path = settings.home / "airflow"
     state = read_state(folder) if folder.is_dir() else None
     if state is None:
         print("nothing is up")
