@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tasks.training.recipe import load_recipe
 
 from plugins.inputs import cascade_dag_id, choose_snapshot, instructions_of
 from plugins.local.airflow_home import prepare
@@ -25,6 +24,7 @@ from plugins.local.terminal import Terminal
 from plugins.local.wording import megabytes
 from tasks.errors import AthanorError, DataError
 from tasks.settings import Settings
+from tasks.training.recipe import load_recipe
 
 CURATE = "curate_corpus"
 EVENT_SECONDS = 180.0  # an event starts its run within a scheduler loop or two; a busy machine needs longer
