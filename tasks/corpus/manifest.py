@@ -1,6 +1,7 @@
 """The manifest of one curation run: which shards there are, and which group each belongs to. Written once."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from tasks.errors import DataError, StorageError
 from tasks.settings import StrictModel
 
 NAME = "manifest.json"
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")  # name of a snapshot's folder
 SHARDS_PER_GROUP = 8  # fewer make a group's start-up cost more than its work
 
 
@@ -30,8 +32,9 @@ class Shard(StrictModel):
 
     @property
     def source(self) -> str:
-        """Source of records that name none: the first folder."""
-        return self.key.split("/")[0] if "/" in self.key else "unknown"
+        """Source of records that name none: the first folder that is not a date."""
+        folders = [folder for folder in self.key.split("/")[:-1] if not DATE.fullmatch(folder)]
+        return folders[0] if folders else "unknown"
 
 
 class Manifest(StrictModel):

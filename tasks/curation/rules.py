@@ -43,17 +43,10 @@ def failed_rules(table: pa.Table, config: CurationConfig) -> list[list[Reason]]:
                 side = "below the minimum" if low[position] else "above the maximum"
                 detail = f"{bound.signal} {side}"
                 reasons[rows[position]].append(_reason(rule, float(values[position]), threshold, detail))
-    _nothing_left(table, reasons)
+    for number, nothing in enumerate(table["nothing_left"].to_pylist()):
+        if nothing:
+            reasons[number].append(_reason(NOTHING_LEFT, 0.0, 1.0, "every line that is not blank was cut"))
     return reasons
-
-
-def _nothing_left(table: pa.Table, reasons: list[list[Reason]]) -> None:
-    """A document whose every line was cut has nothing to keep."""
-    left = table["normalised_bytes"].to_pylist()
-    cut = table["cut_bytes"].to_pylist()
-    for number, (size, removed) in enumerate(zip(left, cut, strict=True)):
-        if removed and removed >= size:
-            reasons[number].append(_reason(NOTHING_LEFT, 0.0, 1.0, "every line was cut"))
 
 
 def _reason(rule: str, value: float | None, threshold: float | None, detail: str) -> Reason:

@@ -4,15 +4,14 @@ Every step is idempotent: it recognises finished work by its content key and doe
 tasks; `python -m tasks curate` runs them one after another.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from tasks.corpus.artifact import content_hash, write_artifact
+from tasks.corpus.manifest import DATE, Manifest, Shard, read_manifest, take_inventory, total_bytes
 from tasks.corpus.manifest import NAME as MANIFEST
-from tasks.corpus.manifest import Manifest, Shard, read_manifest, take_inventory, total_bytes
 from tasks.corpus.shards import is_shard
 from tasks.corpus.storage import join, open_store, write_json
 from tasks.curation import dedup, signal_files, signals, verdict_files
@@ -25,7 +24,6 @@ from tasks.curation.verdict_files import write_shard_verdicts
 from tasks.errors import DataError
 
 Progress = Callable[[dict[str, Any]], None]
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
 CODE_VERSION = 1
 
 
@@ -41,7 +39,7 @@ def snapshots(landing: str) -> dict[str, str]:
         if not is_shard(entry.key):
             continue
         first = entry.key.split("/")[0]
-        if "/" in entry.key and _DATE.match(first):
+        if "/" in entry.key and DATE.fullmatch(first):
             dates[first] = join(landing, first)
         newest = max(newest, entry.modified.strftime("%Y-%m-%d"))
     if not dates and newest:

@@ -218,6 +218,16 @@ def test_a_shard_that_fails_names_itself_and_spares_the_others(landing: Path, tm
         steps.cluster_duplicates(str(out))
 
 
+def test_a_document_of_which_only_blanks_are_left_is_dropped(tmp_path: Path) -> None:
+    text = " \n" + "Please read the cookie policy of this site, and have a good day for it. " * 6 + "\n \n"
+    write_shard(tmp_path / "in" / "2026-01-01" / "web" / "a.jsonl", [{"text": text, "id": "blank"}])
+    published = run(tmp_path / "in", tmp_path / "out")
+    assert (published["read"], published["dropped"]) == (1, 1)
+    (found,) = verdicts(tmp_path / "out")
+    assert "nothing_left" in {reason["rule"] for reason in found["reasons"]}
+    assert found["source"] == "web"  # and not the snapshot's date
+
+
 def test_golden_content(output: Path) -> None:
     """Fails when what is written changes. Then raise the CODE_VERSION of the step that changed, and this hash."""
     rows = [row for path in sorted((output / "curated").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
