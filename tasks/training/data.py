@@ -5,7 +5,6 @@ which step comes next.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,12 +47,18 @@ class Source(Protocol):
 
     def __getitem__(self, index: int) -> Sequence: ...
 
+    def units(self, index: int) -> np.ndarray:
+        """Which document (or conversation) each token of a sequence belongs to: (length,) int64."""
+        ...
+
 
 class PackedDocuments:
     """Sequences of token shards; every token but a document's first is supervised."""
 
     def __init__(self, shards: TokenShards) -> None:
         self.shards, self.length = shards, shards.length
+        self.documents = shards.documents()
+        self._starts = self.documents["start"].to_numpy()
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -62,6 +67,12 @@ class PackedDocuments:
         ids = self.shards.sequence(index)
         positions = positions_of(ids, self.shards.index.end_of_text)
         return Sequence(ids, positions, positions > 0)
+
+    def units(self, index: int) -> np.ndarray:
+        """Rows of `documents`."""
+        first = index * self.length
+        places = np.arange(first, min(first + self.length, self.shards.entry.tokens))
+        return np.searchsorted(self._starts, places, side="right") - 1
 
 
 class PackedConversations:
@@ -72,6 +83,7 @@ class PackedConversations:
 
     def __init__(self, bins: list[list[tuple[np.ndarray, np.ndarray]]], length: int) -> None:
         self.bins, self.length = bins, length
+        self._first = np.cumsum([0, *(len(items) for items in bins)])
 
     def __len__(self) -> int:
         return len(self.bins)
@@ -81,6 +93,11 @@ class PackedConversations:
         positions = np.concatenate([np.arange(len(ids)) for ids, _ in items])
         mask = np.concatenate([mask for _, mask in items])
         return Sequence(np.concatenate([ids for ids, _ in items]), positions, mask & (positions > 0))
+
+    def units(self, index: int) -> np.ndarray:
+        """Conversations, numbered in the order of the bins."""
+        sizes = [len(ids) for ids, _ in self.bins[index]]
+        return np.repeat(np.arange(self._first[index], self._first[index] + len(sizes)), sizes)
 
 
 def collate(sequences: list[Sequence], length: int, pad: int) -> Batch:
@@ -134,11 +151,3 @@ class Loader:
 
     def _batch(self, indices: list[int]) -> Batch:
         return collate([self.source[i] for i in indices], self.source.length, self.pad)
-
-
-def in_order(source: Source, size: int, pad: int, limit: int | None = None) -> Iterator[Batch]:
-    """Batches of `size` sequences from first to last, at most `limit` sequences: for evaluation."""
-    count = len(source) if limit is None else min(limit, len(source))
-    for start in range(0, count, size):
-        chosen = [source[i] for i in range(start, min(start + size, count))]
-        yield collate(chosen, source.length, pad)
