@@ -1,6 +1,7 @@
 """`python -m tasks …`: every step from a shell, without Airflow."""
 
 import importlib
+import signal
 import sys
 
 import typer
@@ -20,6 +21,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run a command. An error that the project foresaw is one line, and exit status 1 (2 for wrong configuration)."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that child processes are ended, too
     for area in AREAS:
         importlib.import_module(f"tasks.{area}.cli").register(app)
     try:

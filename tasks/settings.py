@@ -4,6 +4,7 @@ The command line passes its options as arguments, so the order is command line, 
 """
 
 import difflib
+import os
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from tasks.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONTRACTS = REPOSITORY / "data_contracts"
+MARKERS = {"ATHANOR_SUPERVISOR"}  # set by the project itself for its child processes; no configuration
 
 
 class StrictModel(BaseModel):
@@ -58,10 +60,22 @@ class Settings(BaseSettings):
 
 def settings(**overrides: Any) -> Settings:
     """The configuration in force. Raises ConfigError that names the key and the nearest known one."""
+    _check_environment()
     try:
         return Settings(**{key: value for key, value in overrides.items() if value is not None})
-    except ValidationError as error:
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        if not isinstance(error, ValidationError):
+            raise ConfigError(f"athanor.yaml: cannot be used: {error}") from None
         raise ConfigError(explain(error, Settings, "the settings (ATHANOR_* or athanor.yaml)")) from None
+
+
+def _check_environment() -> None:
+    known = {f"ATHANOR_{name.upper()}" for name in Settings.model_fields} | MARKERS
+    for name in sorted(os.environ):
+        if name.startswith("ATHANOR_") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known - MARKERS))}"
+            raise ConfigError(f"environment: unknown variable {name}; {hint}")
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -78,6 +92,8 @@ def load_yaml(model: type[Model], path: Path | str) -> Model:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file{_siblings(path)}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(data, dict):

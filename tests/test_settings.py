@@ -29,6 +29,18 @@ def test_unknown_key_names_the_nearest(tmp_path: Path, monkeypatch: pytest.Monke
         settings()
 
 
+def test_unknown_variable_and_broken_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATHANOR_WORKER", "3")
+    with pytest.raises(ConfigError, match="did you mean ATHANOR_WORKERS"):
+        settings()
+    monkeypatch.delenv("ATHANOR_WORKER")
+    for broken in ("a: [", "- 1"):
+        (tmp_path / "athanor.yaml").write_text(broken)
+        with pytest.raises(ConfigError, match=r"athanor\.yaml"):
+            settings()
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -36,6 +48,10 @@ def test_unknown_key_names_the_nearest(tmp_path: Path, monkeypatch: pytest.Monke
         ("schema_version: 1\nrules: {en: {bounds: {a: {signal: word, min: 1}}}}\n", "did you mean 'words'"),
         ("schema_version: 1\nrules: {en: {bounds: {a: {signal: words}}}}\n", "needs 'min', 'max' or both"),
         ("schema_version: 2\nrules: {}\n", "schema_version"),
+        ("schema_version: 1\nrules: {en: {bounds: {a: {signal: words, min: .inf}}}}\n", "finite"),
+        ("schema_version: 1\nrules: {en: {bounds: {a: {signal: words, min: 9, max: 1}}}}\n", "no document could pass"),
+        ("schema_version: 1\nrules: {en: {cut_lines: {a: [THE]}}}\n", "must be lower case"),
+        ("schema_version: 1\nrules: {}\ndedup: {threshold: 0.999}\n", "no bands fit"),
         ("- a list\n", "expected a mapping"),
         ("a: [\n", "not valid YAML"),
     ],

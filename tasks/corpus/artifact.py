@@ -4,6 +4,7 @@ Lineage from a model down to the shards is a walk over these files; see `tasks.c
 """
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ class FileEntry(StrictModel):
 
 
 class Artifact(StrictModel):
-    """What `artifact.json` holds. `hash` covers all but `created` and where the parents lie."""
+    """What `artifact.json` holds. `hash` covers all but `created`, `metrics` and where the parents lie."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["corpus", "instructions", "tokenizer", "tokens", "model"]
@@ -58,11 +59,19 @@ def file_hash(store: Store, key: str) -> FileEntry:
     return FileEntry(sha256=digest.hexdigest(), size=size)
 
 
-def write_artifact(uri: str, *, only: tuple[str, ...] = (), replace: bool = False, **fields: Any) -> Artifact:
+def write_artifact(
+    uri: str,
+    *,
+    only: tuple[str, ...] = (),
+    replace: bool = False,
+    expected: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Artifact:
     """Hash the files that lie under `uri` (those under the prefixes `only`, if given), write `artifact.json` last.
 
     Until that file is there, the folder is no artifact. A finished artifact is never overwritten: the one that is
-    there is returned. `replace` is for a corpus that is published again after a repair.
+    there is returned. `replace` is for a corpus that is published again after a repair. `expected` maps keys to the
+    SHA-256 they were written with; DataError is raised for a file that is no longer so.
     """
     if not replace and exists(join(uri, NAME)):
         return read_artifact(uri)
@@ -72,6 +81,9 @@ def write_artifact(uri: str, *, only: tuple[str, ...] = (), replace: bool = Fals
         for entry in store.list()
         if entry.key != NAME and (not only or entry.key.startswith(only))
     }
+    for key, sha256 in (expected or {}).items():
+        if key not in files or files[key].sha256 != sha256:
+            raise DataError(f"{uri}/{key}: not as it was written; delete it and clear the task that writes it")
     artifact = Artifact(files=files, created=datetime.now(UTC).isoformat(timespec="seconds"), **fields)
     artifact = artifact.model_copy(update={"hash": _hash(artifact)})
     if not write_json(join(uri, NAME), artifact.model_dump(), if_absent=not replace):

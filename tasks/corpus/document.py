@@ -1,11 +1,19 @@
 """A document and its identity."""
 
+import base64
 import hashlib
-from dataclasses import dataclass, field
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import orjson
+
 BOM = "\ufeff"
-RESERVED = ("text", "id", "source", "url", "timestamp", "kind")
+RESERVED = ("text", "id", "source", "url", "timestamp")
+MOST_MARKS = 500  # combining marks in a row; living languages use fewer than 10
 KINDS = ("prose", "code", "table", "dialogue")
 
 
@@ -20,7 +28,7 @@ class Document:
     url: str | None = None
     timestamp: str | None = None
     kind: str | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: str = "{}"  # everything else its owner said, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,8 @@ REMEDIES = {
     "blank_text": "remove the record, or find out why its extraction came out empty",
     "nul_in_text": "remove the NUL characters; they are a sign of binary data or a wrong encoding",
     "lone_surrogate": "repair the text's escapes; half of a surrogate pair cannot be written as UTF-8",
+    "combining_marks": "remove the run of combining marks; it takes hours to normalise and says nothing",
+    "unsupported_value": "write the named value as a string or a number, and nest it less deeply",
     "truncated": "copy the file again; its end is missing",
     "corrupt": "copy the file again; its bytes are damaged",
     "unreadable_file": "check the file's permissions and the store's health",
@@ -70,7 +80,14 @@ def parse_record(record: dict[str, Any], default_source: str) -> Document | Faul
         identity = doc_id(text)
     except UnicodeEncodeError as error:
         return Fault("lone_surrogate", f"at character {error.start}")
-    kind = record.get("kind")
+    if not text.isascii() and (marks := _combining_run().search(text)):
+        return Fault("combining_marks", f"more than {MOST_MARKS} in a row at character {marks.start()}")
+    kind = record.get("kind") if record.get("kind") in KINDS else None
+    extra = {key: value for key, value in record.items() if key not in RESERVED and not (key == "kind" and kind)}
+    try:
+        packed = _json(extra)
+    except (RecursionError, TypeError, ValueError) as error:
+        return Fault("unsupported_value", str(error)[:200])
     return Document(
         doc_id=identity,
         text=text,
@@ -78,9 +95,28 @@ def parse_record(record: dict[str, Any], default_source: str) -> Document | Faul
         source_id=_string(record.get("id")),
         url=_string(record.get("url")),
         timestamp=_string(record.get("timestamp")),
-        kind=kind if kind in KINDS else None,
-        extra={key: value for key, value in record.items() if key not in RESERVED},
+        kind=kind,
+        extra=packed,
     )
+
+
+def _json(extra: dict[str, Any]) -> str:
+    """Canonical JSON. What orjson refuses (integers over 64 bits, halves of surrogate pairs) goes the slow way."""
+    try:
+        return orjson.dumps(extra, default=_plain, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:
+        return json.dumps(extra, default=_plain, sort_keys=True)
+
+
+def _plain(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+@cache
+def _combining_run() -> re.Pattern[str]:
+    """Runs of combining marks: putting n of them in canonical order takes n² steps."""
+    marks = [chr(point) for point in range(0x300, 0x20000) if unicodedata.combining(chr(point))]
+    return re.compile(f"[{''.join(map(re.escape, marks))}]{{{MOST_MARKS},}}")
 
 
 def _string(value: Any) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tasks.corpus.artifact import Artifact, read_artifact
-from tasks.errors import DataError
+from tasks.errors import DataError, StorageError
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def walk(uri: str) -> Iterator[Ancestor]:
         seen.add(place)
         try:
             artifact = read_artifact(place)
-        except DataError as error:
+        except (DataError, StorageError) as error:
             if depth == 0:
                 raise
             yield Ancestor(depth, place, None, str(error))

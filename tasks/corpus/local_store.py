@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,24 +28,27 @@ class LocalStore:
         return self.root / key
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        base = self.root
-        if "/" in prefix:
-            base = self._path(prefix.rsplit("/", 1)[0])
+        base = self._path(prefix.rsplit("/", 1)[0]) if "/" in prefix else self.root
         found = []
-        # os.walk does not follow directory links, so a loop of links cannot trap it.
-        for folder, folders, files in os.walk(base):
-            folders.sort()
+        seen: set[tuple[int, int]] = set()  # folders, so that a loop of links ends
+        for folder, folders, files in os.walk(base, followlinks=True):
+            folders.sort()  # of two links to one folder, always the same one is followed
+            status = Path(folder).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((status.st_dev, status.st_ino))
             for name in files:
                 path = Path(folder) / name
-                key = path.relative_to(self.root).as_posix()
-                if name.startswith(TEMPORARY) or not key.startswith(prefix):
-                    continue
-                try:
-                    status = path.stat()
-                except FileNotFoundError:  # removed since, or a link to nowhere
-                    continue
-                found.append(Entry(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC)))
-        yield from sorted(found, key=lambda entry: entry.key)
+                # A name that is no UTF-8 cannot be a key; escaped, it is listed and found unreadable.
+                key = os.fsencode(path.relative_to(self.root).as_posix()).decode("utf-8", "backslashreplace")
+                if not name.startswith(TEMPORARY) and key.startswith(prefix):
+                    found.append(_entry(path, key))
+        yield from sorted((entry for entry in found if entry), key=lambda entry: entry.key)
+
+    def size(self, key: str) -> int | None:
+        path = self._path(key)
+        return path.stat().st_size if path.is_file() else None
 
     def exists(self, key: str) -> bool:
         return self._path(key).is_file()
@@ -54,8 +58,11 @@ class LocalStore:
             return stream.read()
 
     def open(self, key: str) -> BinaryIO:
+        path = self._path(key)
         try:
-            return self._path(key).open("rb")
+            if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+                raise StorageError(f"{self.uri}/{key}: cannot be read: not a regular file")
+            return path.open("rb")
         except OSError as error:
             raise StorageError(f"{self.uri}/{key}: cannot be read: {error.strerror}") from error
 
@@ -112,6 +119,17 @@ class LocalStore:
 
     def local(self, key: str = "") -> Path | None:
         return self._path(key) if key else self.root
+
+
+def _entry(path: Path, key: str) -> Entry | None:
+    """The entry of a file; a link that leads nowhere is listed, so that it is missed; a file gone since is not."""
+    try:
+        status = path.stat()
+    except OSError:
+        if not path.is_symlink():
+            return None
+        status = path.lstat()
+    return Entry(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 def _commit(temporary: Path, target: Path, if_absent: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The manifest of one curation run: which shards there are, and which group each belongs to. Written once."""
+"""The manifest of one curation run: which shards there are, and which group each belongs to."""
 
 import hashlib
 import re
@@ -38,7 +38,7 @@ class Shard(StrictModel):
 
 
 class Manifest(StrictModel):
-    """`manifest.json`. Later steps read the configuration from here, so a run cannot change its mind half-way."""
+    """`manifest.json`. Later steps read the configuration from here, and not from files that may change meanwhile."""
 
     schema_version: Literal[1] = 1
     snapshot: str
@@ -92,13 +92,18 @@ def _group_name(number: int, count: int) -> str:
 
 
 def _checksum(store: Store, entry: Entry) -> str:
-    digest = hashlib.blake2b(digest_size=16)
     try:
-        with store.open(entry.key) as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
+        return checksum(store, entry.key)
     except (StorageError, OSError):
         return ""
+
+
+def checksum(store: Store, key: str) -> str:
+    """128-bit BLAKE2b of an object's bytes, hex. Raises StorageError when it cannot be read."""
+    digest = hashlib.blake2b(digest_size=16)
+    with store.open(key) as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()
 
 

@@ -1,10 +1,11 @@
 """A store that is a bucket of any S3-compatible service, through boto3."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from tasks.corpus.store import Entry
@@ -26,8 +27,8 @@ class S3Store:
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         root = f"{self.prefix}/" if self.prefix else ""
-        pages = client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=root + prefix)
         with _explained(self.uri):
+            pages = client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=root + prefix)
             found = [
                 Entry(item["Key"].removeprefix(root), item["Size"], item["LastModified"])
                 for page in pages
@@ -38,13 +39,18 @@ class S3Store:
 
     def exists(self, key: str) -> bool:
         with _explained(f"{self.uri}/{key}"):
-            return self._tag(key) is not None
+            return self._head(key) is not None
 
-    def _tag(self, key: str) -> str | None:
+    def size(self, key: str) -> int | None:
+        with _explained(f"{self.uri}/{key}"):
+            head = self._head(key)
+        return head["ContentLength"] if head else None
+
+    def _head(self, key: str) -> dict[str, Any] | None:
         from botocore.exceptions import ClientError
 
         try:
-            return client().head_object(Bucket=self.bucket, Key=self._key(key))["ETag"]
+            return client().head_object(Bucket=self.bucket, Key=self._key(key))
         except ClientError as error:
             if _status(error) == 404:
                 return None
@@ -59,12 +65,13 @@ class S3Store:
 
         with _explained(f"{self.uri}/{key}"):
             # smart_open asks for the rest of the object again when a connection drops in mid-body.
-            return smart_open(
+            stream = smart_open(
                 f"s3://{self.bucket}/{self._key(key)}",
                 "rb",
                 compression="disable",
                 transport_params={"client": client(), "defer_seek": True},
             )
+        return cast(BinaryIO, io.BufferedReader(_ExplainedStream(stream, f"{self.uri}/{key}"), 1 << 16))
 
     def write(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
         from botocore.exceptions import ClientError
@@ -97,11 +104,11 @@ class S3Store:
         if expected is None:
             return self.write(key, new, if_absent=True)
         with _explained(f"{self.uri}/{key}"):
-            tag = self._tag(key)
-            if tag is None or self.read(key) != expected:
+            head = self._head(key)
+            if head is None or self.read(key) != expected:
                 return False
             try:
-                client().put_object(Bucket=self.bucket, Key=self._key(key), Body=new, IfMatch=tag)
+                client().put_object(Bucket=self.bucket, Key=self._key(key), Body=new, IfMatch=head["ETag"])
             except ClientError as error:
                 if _status(error) in (404, 409, 412):
                     return False
@@ -113,6 +120,37 @@ class S3Store:
 
     def local(self, key: str = "") -> Path | None:
         return None
+
+
+class _ExplainedStream(io.RawIOBase):
+    """A stream whose failures in mid-body are StorageErrors that name the object."""
+
+    def __init__(self, stream: Any, uri: str) -> None:
+        self._stream, self._uri = stream, uri
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _explained(self._uri):
+            data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _explained(self._uri):
+            return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
 
 
 @cache

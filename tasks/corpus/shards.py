@@ -7,6 +7,7 @@ file cannot be read on, its remainder as `BadTail`. The container is told by its
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,13 @@ from tasks.corpus.storage import Store
 from tasks.errors import ConfigError, StorageError
 
 CHUNK = 1 << 16  # bytes read at a time
+PACKED_CHUNK = 1 << 11  # bytes unpacked at a time: a bomb of zstd's best ratio, 1:32000, then gives 64 MB and no more
+MAX_WINDOW = 1 << 28  # bytes of zstd's window, as `zstd --long=28` writes
+MANY_KEYS = 50
 BATCH_ROWS = 256  # rows of Parquet decoded at a time
 MAX_RECORD_BYTES = 256 << 20
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".txt", ".md")
+TEXT_SUFFIXES = (".txt", ".md")  # one document a file
 PACKED = (".gz", ".zst")
 
 
@@ -69,7 +74,8 @@ def stem(key: str) -> tuple[str, str]:
     """File name without and with only its format suffix: `a.jsonl.gz` → (`a`, `.jsonl`)."""
     name = key.rsplit("/", 1)[-1]
     for packed in PACKED:
-        name = name.removesuffix(packed)
+        if name.lower().endswith(packed):
+            name = name[: -len(packed)]
     head, dot, tail = name.rpartition(".")
     return (head, f".{tail.lower()}") if dot else (name, "")
 
@@ -97,10 +103,10 @@ def _read(stream: BinaryIO, key: str, head: bytes, size: int, limit: int) -> Ite
         yield from _read_parquet(stream, size)
     elif suffix == ".parquet":
         yield BadTail(0, size, "corrupt", "not a Parquet file: it does not begin with 'PAR1'")
-    elif suffix in (".txt", ".md"):
+    elif suffix in TEXT_SUFFIXES:
         yield from _read_text(_unpack(stream, head, size), key, limit)
     else:
-        yield from _read_lines(_unpack(stream, head, size), limit)
+        yield from _read_lines(_unpack(stream, head, size), size, limit)
 
 
 @dataclass(slots=True)
@@ -116,7 +122,8 @@ def _unpack(stream: BinaryIO, head: bytes, size: int) -> Iterator[_Piece | BadTa
     if head[:2] == b"\x1f\x8b":
         yield from _decode(stream, size, lambda: zlib.decompressobj(wbits=31), zlib.error)
     elif head == b"\x28\xb5\x2f\xfd" or (head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50):
-        yield from _decode(stream, size, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError)
+        unpacker = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+        yield from _decode(stream, size, unpacker.decompressobj, zstandard.ZstdError)
     else:
         position = 0
         while chunk := stream.read(CHUNK):
@@ -126,12 +133,18 @@ def _unpack(stream: BinaryIO, head: bytes, size: int) -> Iterator[_Piece | BadTa
 
 def _decode(stream: BinaryIO, size: int, new: Any, error_type: type[Exception]) -> Iterator[_Piece | BadTail]:
     decoder, begun, position = new(), False, 0
-    while chunk := stream.read(CHUNK):
+    while chunk := stream.read(PACKED_CHUNK):
         position += len(chunk)
         while chunk:
+            if not begun:  # padding after a member, as tar, tape and text editors leave it
+                chunk = chunk.lstrip(b"\0\r\n")
+                if not chunk:
+                    break
             try:
                 data = decoder.decompress(chunk)
             except error_type as error:
+                if not begun and position > len(chunk):
+                    yield _Piece(b"\n", position - len(chunk))  # a whole member came before: its last row is whole
                 yield BadTail(-1, size - position + len(chunk), "corrupt", str(error))
                 return
             begun = True
@@ -140,29 +153,30 @@ def _decode(stream: BinaryIO, size: int, new: Any, error_type: type[Exception]) 
                 yield _Piece(data, position - len(chunk))
             if decoder.eof:
                 decoder, begun = new(), False
-                if not chunk.strip(b"\0"):  # padding after the last member, as tar and tape leave it
-                    chunk = b""
     if begun:
         yield BadTail(-1, 0, "truncated", "the compressed stream ends before its end mark")
 
 
-def _read_lines(pieces: Iterator[_Piece | BadTail], limit: int) -> Iterator[Item]:
+def _read_lines(pieces: Iterator[_Piece | BadTail], size: int, limit: int) -> Iterator[Item]:
+    """Rows of a stream of `size` bytes as stored; `whole` is how much of it had been read at the last whole row."""
     index, offset, rest, whole, skipped = 0, 0, bytearray(), 0, 0
     for piece in pieces:
         if isinstance(piece, BadTail):
             # What stands after the last line break is half a row: it belongs to the unreadable remainder.
-            yield BadTail(offset, max(piece.size, 1), piece.reason, piece.detail)
+            yield BadTail(offset, max(size - whole, 1), piece.reason, piece.detail)
             return
         rest += piece.data
-        *lines, tail = rest.split(b"\n") if b"\n" in piece.data else [rest]
+        if b"\n" in piece.data:
+            *lines, rest = rest.split(b"\n")
+            whole = piece.position
+        else:
+            lines = []
         for line in lines:
             for item in _line(bytes(line), index, offset, skipped, limit):
                 index += 1
                 yield item
             offset += skipped + len(line) + 1
             skipped = 0
-        whole = piece.position if lines else whole
-        rest = tail
         if len(rest) > limit:  # keep memory bounded: forget the line's bytes, remember its length
             skipped += len(rest)
             rest = bytearray()
@@ -193,8 +207,11 @@ def _record(line: bytes, index: int, offset: int, size: int) -> Row | BadRow:
     if not isinstance(record, dict):
         return BadRow(index, offset, size, "not_an_object", f"found {type(record).__name__}")
     # orjson keeps the last of two equal keys. A cheap count finds the suspects, the slow parser judges them.
-    if any(line.count(b'"' + key.encode() + b'"') > 1 for key in record):
-        twice = _repeated_key(line)
+    if len(record) > MANY_KEYS or any(line.count(b'"' + key.encode() + b'"') > 1 for key in record):
+        try:
+            twice = _repeated_key(line)
+        except RecursionError:
+            return BadRow(index, offset, size, "unsupported_value", "values are nested too deeply")
         if twice:
             return BadRow(index, offset, size, "duplicate_key", f"key {twice!r} stands more than once")
     return Row(index, offset, record)
@@ -204,8 +221,8 @@ def _repeated_key(line: bytes) -> str | None:
     found: list[str] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [key for key, _ in items]
-        found[:] = [key for key in names if names.count(key) > 1]  # the outermost object is closed last
+        counts = Counter(key for key, _ in items)
+        found[:] = [key for key, count in counts.items() if count > 1]  # the outermost object is closed last
         return dict(items)
 
     json.loads(line, object_pairs_hook=pairs)
@@ -242,35 +259,43 @@ def _read_parquet(stream: BinaryIO, size: int) -> Iterator[Item]:
         done = 0
         try:
             for batch in file.iter_batches(BATCH_ROWS, row_groups=[group]):
-                for record in _records(batch):
-                    reason = record.pop("\0reason", None)
-                    number = index + done
+                for item in _rows(batch, index + done):
                     done += 1
-                    yield BadRow(number, -1, 0, "invalid_utf8", reason) if reason else Row(number, -1, record)
+                    yield item
         except (pa.ArrowException, OSError) as error:
             lost = described.num_rows - done
-            yield BadTail(-1, described.total_byte_size, "corrupt", f"row group {group}, last {lost} rows: {error}")
+            stored = sum(described.column(number).total_compressed_size for number in range(described.num_columns))
+            lost_bytes = max(stored * lost // max(described.num_rows, 1), 1)
+            yield BadTail(-1, lost_bytes, "corrupt", f"row group {group}, last {lost} rows: {error}")
         index += described.num_rows  # rows keep their number even when an earlier group is damaged
 
 
-def _records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+_CONVERSION = (pa.ArrowException, ValueError, OverflowError, KeyError, TypeError)
+
+
+def _rows(batch: pa.RecordBatch, first: int) -> Iterator[Row | BadRow]:
+    """The rows of a batch, numbered from `first`. One value that Python cannot hold spoils its row alone."""
     try:
-        return batch.to_pylist()
-    except UnicodeDecodeError:  # one bad string spoils the whole batch: decode row by row
-        columns = [
-            column.cast(pa.large_binary()) if pa.types.is_string(column.type) else column for column in batch.columns
-        ]
-        return [_decoded(row) for row in pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()]
-
-
-def _decoded(row: dict[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in row.items():
+        for number, record in enumerate(batch.to_pylist()):
+            yield Row(first + number, -1, record)
+        return
+    except _CONVERSION:  # raised before the first row was given out
+        singles = [batch.slice(number, 1) for number in range(batch.num_rows)]
+    for number, single in enumerate(singles):
         try:
-            out[name] = value.decode("utf-8") if isinstance(value, bytes) else value
-        except UnicodeDecodeError as error:
-            out["\0reason"] = f"column {name!r}, byte {error.start}"
-    return out
+            yield Row(first + number, -1, single.to_pylist()[0])
+        except _CONVERSION as error:
+            reason = "invalid_utf8" if isinstance(error, UnicodeDecodeError) else "unsupported_value"
+            yield BadRow(first + number, -1, 0, reason, f"{_bad_column(single)}: {error}"[:200])
+
+
+def _bad_column(single: pa.RecordBatch) -> str:
+    for name, column in zip(single.schema.names, single.columns, strict=True):
+        try:
+            column.to_pylist()
+        except _CONVERSION:
+            return f"column {name!r}"
+    return "row"
 
 
 def write_shard(path: Path, records: Iterable[dict[str, Any]]) -> int:

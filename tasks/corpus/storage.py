@@ -35,6 +35,8 @@ __all__ = [
 
 def open_store(uri: str) -> Store:
     """The store at a URI: `s3://bucket/prefix`, `file:///folder` or a path."""
+    if not uri:
+        raise StorageError("an empty URI; expected a folder or s3://bucket/prefix")
     if uri.startswith("s3://"):
         return S3Store(uri)
     if "://" in uri and not uri.startswith("file://"):

@@ -18,9 +18,12 @@ def curate(
     output: Annotated[str, typer.Option(help="where curated text, verdicts and the report go")],
     config: Annotated[str | None, typer.Option(help="curation configuration: a name or a YAML file")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Dask worker processes")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="date of the snapshot, YYYY-MM-DD")] = None,
+    snapshot: Annotated[
+        str | None, typer.Option(help="of folders named YYYY-MM-DD, read this one alone; else the date to put down")
+    ] = None,
 ) -> None:
     """Deduplicate and filter raw shards, with a verdict for every document. Finished work is reused."""
+    from tasks.corpus.manifest import DATE
     from tasks.curation.cluster import dask_client
     from tasks.curation.steps import (
         cluster_duplicates,
@@ -30,10 +33,18 @@ def curate(
         snapshots,
         write_verdicts,
     )
+    from tasks.errors import ConfigError
     from tasks.settings import settings
 
     chosen = settings(curation=config, workers=workers)
-    date = snapshot or next(reversed(snapshots(input)), "1970-01-01")
+    dates = snapshots(input)
+    date = snapshot or next(reversed(dates), "1970-01-01")
+    if not DATE.fullmatch(date):
+        raise ConfigError(f"--snapshot {date}: expected a date, YYYY-MM-DD")
+    if snapshot and input not in dates.values():
+        if snapshot not in dates:
+            raise ConfigError(f"--snapshot {snapshot}: {input} has {', '.join(dates) or 'no shards'}")
+        input = dates[snapshot]
     plan = inventory(input, output, date, curation=chosen.curation, max_groups=chosen.max_groups)
     _say(f"{plan['shards']} shards, {plan['bytes'] / 1e6:.1f} MB, snapshot {date}")
     with dask_client(chosen.workers, chosen.dask_scheduler):

@@ -3,9 +3,10 @@
 from functools import cached_property
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tasks.corpus.artifact import content_hash
+from tasks.errors import ConfigError
 from tasks.settings import StrictModel, load_yaml, named_file
 
 
@@ -19,11 +20,11 @@ class LanguageConfig(StrictModel):
 class DedupConfig(StrictModel):
     """Near-duplicate search. Two documents are duplicates when their shingle sets' Jaccard is ≥ `threshold`."""
 
-    threshold: float = Field(0.8, gt=0, le=1)
+    threshold: float = Field(0.8, gt=0, lt=1)
     words: int = Field(5, ge=1, description="words of a shingle in scripts with spaces")
     characters: int = Field(8, ge=1, description="code points of a shingle in scripts without spaces")
     permutations: int = Field(128, ge=8, le=1024)
-    seed: int = 1
+    seed: int = Field(1, ge=0, lt=2**32)
     recall_weight: float = Field(
         0.95, gt=0, lt=1, description="weight of a missed pair when datasketch picks bands × rows"
     )
@@ -33,14 +34,16 @@ class Bound(StrictModel):
     """A rule: the named signal must lie within [min, max]."""
 
     signal: str
-    min: float | None = None
-    max: float | None = None
+    min: float | None = Field(None, allow_inf_nan=False)
+    max: float | None = Field(None, allow_inf_nan=False)
     because: str = Field("", description="where the threshold comes from")
 
     @model_validator(mode="after")
     def _bounded(self) -> "Bound":
         if self.min is None and self.max is None:
             raise ValueError("a rule needs 'min', 'max' or both")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min:g} is above max {self.max:g}; no document could pass")
         return self
 
 
@@ -52,6 +55,15 @@ class RuleSet(StrictModel):
     cut_lines: dict[str, list[str]] = Field(
         default_factory=dict, description="rule name → phrases; a line that holds one is removed"
     )
+    @field_validator("cut_lines")
+    @classmethod
+    def _phrases(cls, rules: dict[str, list[str]]) -> dict[str, list[str]]:
+        for rule, phrases in rules.items():
+            for phrase in phrases:
+                if not phrase.strip() or phrase != phrase.lower():
+                    raise ValueError(f"{rule}: phrase {phrase!r} must be lower case and not blank, as lines are")
+        return rules
+
     lexicon: Literal["en", "zh"] | None = Field(None, description="word list of the safety rule")
     lexicon_allow: list[str] = Field(default_factory=list, description="terms that are not to count, with good reason")
 
@@ -83,8 +95,14 @@ class CurationConfig(StrictModel):
 
 def load_curation(name: str) -> CurationConfig:
     """The configuration of that name, or at that path. Raises ConfigError when it names an unknown signal or key."""
+    from tasks.curation.shingles import new_index
     from tasks.curation.signals import check_signals
 
-    config = load_yaml(CurationConfig, named_file("curation", name))
-    check_signals(config, str(named_file("curation", name)))
+    path = named_file("curation", name)
+    config = load_yaml(CurationConfig, path)
+    check_signals(config, str(path))
+    try:
+        new_index(config.dedup)
+    except ValueError as error:
+        raise ConfigError(f"{path}: dedup: no bands fit this threshold and number of permutations: {error}") from None
     return config

@@ -5,8 +5,8 @@ So a clique keeps one, and a chain may keep several. Only documents that pass ev
 never lose to a twin that is dropped itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,7 +80,15 @@ def find_duplicates(
             duplicates.append(Duplicate(member, best[0], "duplicate_near", best[1]))
         else:
             index.insert(number, sketch)
-    return sorted(duplicates, key=lambda duplicate: duplicate.member.order)
+    return sorted(_to_survivors(duplicates), key=lambda duplicate: duplicate.member.order)
+
+
+def _to_survivors(duplicates: list[Duplicate]) -> Iterator[Duplicate]:
+    """A copy of a text that lost to a similar one lost to that one as well: no twin may itself be dropped."""
+    lost = {duplicate.member: duplicate for duplicate in duplicates}
+    for duplicate in duplicates:
+        winner = lost.get(duplicate.survivor)
+        yield replace(winner, member=duplicate.member) if winner else duplicate
 
 
 def _exact(ordered: list[Member]) -> tuple[list[Duplicate], list[Member]]:
@@ -111,6 +119,9 @@ def _most_similar(
     """The most similar survivor; of equally similar ones the earliest."""
     best: tuple[Member, float] | None = None
     for survivor, other in survivors:
+        # No set can be more similar than the ratio of the sizes.
+        if best and min(len(own), len(other)) <= best[1] * max(len(own), len(other)):
+            continue
         similarity = jaccard(own, other)
         if best is None or similarity > best[1]:
             best = survivor, similarity

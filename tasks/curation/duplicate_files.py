@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
 
 def clusters_key(manifest: Manifest, config: CurationConfig) -> str:
     """Content key of the clustering: all signals, all rules."""
-    keys = sorted([shard.id, signals_key(shard, config)] for shard in manifest.shards)
+    keys = sorted([shard.key, shard.id, signals_key(shard, config)] for shard in manifest.shards)
     return content_hash(["clusters", dedup.CODE_VERSION, config.hash, keys])[:32]
 
 
@@ -51,8 +51,9 @@ def cluster(manifest: Manifest, config: CurationConfig, output: str, client: Cli
     store, key = open_store(output).sub("duplicates"), clusters_key(manifest, config)
     if store.exists(SUMMARY):
         summary = orjson.loads(store.read(SUMMARY))
-        if summary["key"] == key:
+        if summary["key"] == key and all(store.size(name) == size for name, size in summary["files"].items()):
             return {**summary, "reused": True}
+        store.delete(SUMMARY)  # from here on the files are not to be believed
     members, signatures = _members(manifest, config, output)
     shards = {shard.id: shard for shard in manifest.shards}
 
@@ -66,12 +67,16 @@ def cluster(manifest: Manifest, config: CurationConfig, output: str, client: Cli
     for old in list(store.list()):
         if old.key.removesuffix(".parquet") not in by_shard:
             store.delete(old.key)
+    files = {}
     for shard_id, found in sorted(by_shard.items()):
-        store.write(f"{shard_id}.parquet", _table_bytes(found, shards))
+        data = _table_bytes(found, shards)
+        store.write(f"{shard_id}.parquet", data)
+        files[f"{shard_id}.parquet"] = len(data)
     sizes = Counter(Counter(duplicate.survivor for duplicate in duplicates).values())
     summary = {
         "schema_version": SCHEMA_VERSION,
         "key": key,
+        "files": files,
         "documents": len(members),
         "duplicates": dict(Counter(duplicate.rule for duplicate in duplicates)),
         "clusters": sum(sizes.values()),

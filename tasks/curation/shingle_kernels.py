@@ -73,3 +73,19 @@ def minhash(hashes: np.ndarray, factors: np.ndarray, offsets: np.ndarray) -> np.
         for number in range(len(factors)):
             least[number] = min(least[number], np.uint32(factors[number] * h + offsets[number]))
     return least
+
+
+@numba.njit(cache=True, nogil=True)
+def shared_values(left: np.ndarray, right: np.ndarray) -> int:
+    """How many values two sorted sets share."""
+    i = j = shared = 0
+    while i < len(left) and j < len(right):
+        if left[i] == right[j]:
+            shared += 1
+            i += 1
+            j += 1
+        elif left[i] < right[j]:
+            i += 1
+        else:
+            j += 1
+    return shared

@@ -13,7 +13,7 @@ from datasketch import MinHash, MinHashLSH
 
 from tasks.curation.code_points import classes, code_points
 from tasks.curation.config import DedupConfig
-from tasks.curation.shingle_kernels import minhash, shingle_hashes
+from tasks.curation.shingle_kernels import minhash, shared_values, shingle_hashes
 
 SCHEME = "affine32"
 
@@ -40,7 +40,7 @@ def _hashes(text: str, config: DedupConfig) -> np.ndarray:
 
 def jaccard(left: np.ndarray, right: np.ndarray) -> float:
     """Exact Jaccard similarity of two sorted shingle sets."""
-    shared = len(np.intersect1d(left, right, assume_unique=True))
+    shared = shared_values(left, right)
     return shared / (len(left) + len(right) - shared)
 
 

@@ -1,7 +1,6 @@
 """The signals sidecar: one Parquet row a row of the shard, named by a hash of all that decides its content."""
 
 import time
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -11,12 +10,13 @@ import pyarrow.parquet as pq
 
 from tasks.corpus.artifact import content_hash
 from tasks.corpus.document import Document, Fault, parse_record
-from tasks.corpus.manifest import Shard
-from tasks.corpus.shards import BadRow, BadTail, Row, read_shard
+from tasks.corpus.manifest import Shard, checksum
+from tasks.corpus.shards import TEXT_SUFFIXES, BadRow, BadTail, Row, read_shard, stem
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation import signals
 from tasks.curation.config import CurationConfig
 from tasks.curation.shingles import signature
+from tasks.errors import DataError, StorageError
 
 SCHEMA_VERSION = 1
 CODE_VERSION = 1  # raise when the sidecar's content may change
@@ -47,9 +47,12 @@ SCHEMA = pa.schema(
 
 
 def signals_key(shard: Shard, config: CurationConfig) -> str:
-    """Content key of a shard's signals."""
+    """Content key of a shard's signals. The name counts where reading depends on it: its suffix, and all of it for
+    plain text (whose id it is)."""
+    suffix = stem(shard.key)[1]
+    name = shard.key if suffix in TEXT_SUFFIXES or not shard.checksum else suffix
     return content_hash(
-        ["signals", CODE_VERSION, signals.CODE_VERSION, shard.checksum or shard.key, shard.source, config.signals_hash]
+        ["signals", CODE_VERSION, signals.CODE_VERSION, shard.checksum, name, shard.source, config.signals_hash]
     )[:32]
 
 
@@ -57,46 +60,68 @@ def write_signals(shard: Shard, landing: str, output: str, config_json: dict[str
     """Measure one shard and write `signals/<key>.parquet`, then its status `signals/<key>.json`.
 
     Returns the status: `documents`, `faults`, `raw_bytes` (UTF-8 bytes of raw text), `tails` (what could not be read),
-    `seconds`, `reused`. A shard whose status is there already is not read again.
+    `seconds`, `reused`. A shard whose status is there already is not read again. Raises DataError when the shard is no
+    longer what the inventory saw: nothing may be stored under its content's key then.
     """
     config = _config(orjson.dumps(config_json))
     store, key = open_store(output).sub("signals"), signals_key(shard, config)
-    if shard.checksum and store.exists(f"{key}.json"):
-        return {**orjson.loads(store.read(f"{key}.json")), "reused": True}
+    if shard.checksum:
+        finished = read_status(output, shard, config)
+        if finished:
+            return {**finished, "reused": True}
+        _verify(shard, landing)
     begun = time.monotonic()
-    rows, tails = [], []
-    for item in read_shard(open_store(landing), shard.key, config.max_record_bytes):
-        if isinstance(item, BadTail):
-            tails.append({"offset": item.offset, "size": item.size, "reason": item.reason, "detail": item.detail})
-        else:
-            rows.append(_measured(item, shard, config))
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
-        for batch in _batches(rows):
-            writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
-    store.write(f"{key}.parquet", sink.getvalue().to_pybytes())
+    totals, tails, data = _measure_all(shard, landing, config)
+    store.write(f"{key}.parquet", data)
     status = {
         "schema_version": SCHEMA_VERSION,
         "shard": shard.key,
         "checksum": shard.checksum,
-        "documents": len(rows),
-        "faults": sum(row.get("fault") is not None for row in rows),
-        "raw_bytes": sum(row["raw_bytes"] for row in rows),
+        **totals,
         "tails": tails,
+        "size": len(data),
         "seconds": round(time.monotonic() - begun, 3),
     }
     store.write(f"{key}.json", to_json(status))
     return {**status, "reused": False}
 
 
+def _verify(shard: Shard, landing: str) -> None:
+    found = checksum(open_store(landing), shard.key)
+    if found != shard.checksum:
+        raise DataError(f"{shard.key}: changed since the inventory; start a new run, which takes the inventory again")
+
+
+def _measure_all(
+    shard: Shard, landing: str, config: CurationConfig
+) -> tuple[dict[str, int], list[dict[str, Any]], bytes]:
+    """Counts, tails and the Parquet bytes of a shard's signals, batch by batch."""
+    totals = {"documents": 0, "faults": 0, "raw_bytes": 0}
+    tails: list[dict[str, Any]] = []
+    batch: list[dict[str, Any]] = []
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
+        for item in read_shard(open_store(landing), shard.key, config.max_record_bytes):
+            if isinstance(item, BadTail):
+                if item.reason == "unreadable_file" and shard.checksum:
+                    raise StorageError(f"{shard.key}: could be read at the inventory and now cannot: {item.detail}")
+                tails.append({"offset": item.offset, "size": item.size, "reason": item.reason, "detail": item.detail})
+                continue
+            row = _measured(item, shard, config)
+            totals["documents"] += 1
+            totals["faults"] += row.get("fault") is not None
+            totals["raw_bytes"] += row["raw_bytes"]
+            batch.append(row)
+            if len(batch) == BATCH:
+                writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
+                batch = []
+        writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
+    return totals, tails, sink.getvalue().to_pybytes()
+
+
 @lru_cache(maxsize=8)
 def _config(data: bytes) -> CurationConfig:
     return CurationConfig.model_validate(orjson.loads(data))
-
-
-def _batches(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    for start in range(0, len(rows), BATCH):
-        yield rows[start : start + BATCH]
 
 
 def _measured(item: Row | BadRow, shard: Shard, config: CurationConfig) -> dict[str, Any]:
@@ -144,6 +169,9 @@ def read_signals(output: str, shard: Shard, config: CurationConfig, columns: lis
 
 
 def read_status(output: str, shard: Shard, config: CurationConfig) -> dict[str, Any] | None:
-    """A shard's status record; None when its signals are not finished."""
-    store, name = open_store(output).sub("signals"), f"{signals_key(shard, config)}.json"
-    return orjson.loads(store.read(name)) if store.exists(name) else None
+    """A shard's status record; None when its signals are not finished, or not of the size that was written."""
+    store, key = open_store(output).sub("signals"), signals_key(shard, config)
+    if not store.exists(f"{key}.json"):
+        return None
+    status = orjson.loads(store.read(f"{key}.json"))
+    return status if store.size(f"{key}.parquet") == status["size"] else None

@@ -20,8 +20,8 @@ from tasks.curation.config import CurationConfig, load_curation
 from tasks.curation.duplicate_files import cluster, clusters_key
 from tasks.curation.report import add_up
 from tasks.curation.signal_files import read_status, write_signals
-from tasks.curation.verdict_files import write_shard_verdicts
-from tasks.errors import DataError
+from tasks.curation.verdict_files import read_verdict_status, write_shard_verdicts
+from tasks.errors import ConfigError, DataError
 
 Progress = Callable[[dict[str, Any]], None]
 CODE_VERSION = 1
@@ -52,6 +52,7 @@ def inventory(
 ) -> dict[str, Any]:
     """List the snapshot's shards and write the manifest. The groups it names are what later steps map over."""
     config = load_curation(curation)
+    _apart(landing, output)
     manifest = take_inventory(landing, snapshot, config.model_dump(), max_groups)
     write_json(join(output, MANIFEST), manifest.model_dump())
     return {
@@ -60,6 +61,19 @@ def inventory(
         "shards": len(manifest.shards),
         "bytes": total_bytes(manifest.shards),
     }
+
+
+def _apart(landing: str, output: str) -> None:
+    """Output inside the landing folder would be read as input by the next run."""
+    inner, outer = (_resolved(uri) + "/" for uri in (output, landing))
+    if inner.startswith(outer):
+        raise ConfigError(f"output {output} lies inside the input {landing}; name a folder beside it")
+
+
+def _resolved(uri: str) -> str:
+    store = open_store(uri)
+    here = store.local()
+    return str(here.resolve()) if here else store.uri
 
 
 def _load(output: str) -> tuple[Manifest, CurationConfig]:
@@ -138,7 +152,7 @@ def _each_shard(
 
     with dask_client(workers, scheduler) as client:
         results, failures = map_shards(
-            client, step, shards, manifest.landing, output, config.model_dump(), on_done=report
+            client, step, shards, manifest.landing, open_store(output).uri, config.model_dump(), on_done=report
         )
     if failures:
         lines = [f"{shard.key}: {type(error).__name__}: {error}" for shard, error in failures]
@@ -156,9 +170,12 @@ def publish(output: str) -> dict[str, Any]:
     wanted = {shard.id for shard in manifest.shards}
     statuses = []
     for shard in manifest.shards:
-        if not store.exists(f"status/{shard.id}.json"):
-            raise DataError(f"{shard.key}: no verdicts yet; clear the verdicts of {shard.group} and run it again")
-        statuses.append(orjson.loads(store.read(f"status/{shard.id}.json")))
+        status = read_verdict_status(output, shard, config)
+        if status is None:
+            raise DataError(
+                f"{shard.key}: no verdicts of this configuration, or damaged ones; clear the verdicts of {shard.group}"
+            )
+        statuses.append(status)
     for folder in ("curated", "verdicts", "status"):  # of shards that an earlier run had and this one has not
         for entry in list(store.list(f"{folder}/")):
             if entry.key.split("/")[1].split(".")[0] not in wanted:
@@ -183,6 +200,7 @@ def publish(output: str) -> dict[str, Any]:
         data={shard.key: shard.checksum for shard in manifest.shards},
         config_hash=config.hash,
         code_version=CODE_VERSION,
+        expected={name: sha256 for status in statuses for name, sha256 in status["files"].items()},
         metrics={name: report[name] for name in ("read", "kept", "dropped", "quarantined")},
     )
     names = ("snapshot", "read", "kept", "dropped", "quarantined", "bytes", "unreadable")

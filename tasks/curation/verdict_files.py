@@ -1,5 +1,6 @@
 """Verdicts and curated text of one shard, and the counts that must add up."""
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tasks.corpus.artifact import content_hash
 from tasks.corpus.document import REMEDIES, Document, parse_record
 from tasks.corpus.manifest import Shard
 from tasks.corpus.shards import Row, read_shard
-from tasks.corpus.storage import Store, open_store, to_json
+from tasks.corpus.storage import open_store, to_json
 from tasks.curation.config import CurationConfig
 from tasks.curation.duplicate_files import read_duplicates
 from tasks.curation.rules import REASONS, Reason, failed_rules
@@ -80,28 +81,47 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
     """
     config = CurationConfig.model_validate(config_json)
     store = open_store(output)
+    finished = read_verdict_status(output, shard, config) if shard.checksum else None
+    if finished:
+        return {**finished, "reused": True}
     duplicates = read_duplicates(output, shard)
-    key = content_hash(
-        ["verdicts", CODE_VERSION, shard.key, signals_key(shard, config), config.hash, sorted(duplicates.items())]
-    )[:32]
     name = f"status/{shard.id}.json"
-    if shard.checksum and store.exists(name):
-        status = orjson.loads(store.read(name))
-        if status["key"] == key:
-            return {**status, "reused": True}
+    store.delete(name)  # from here on the files are not to be believed
     begun = time.monotonic()
     verdicts, scores = _decide(shard, config, output, duplicates)
     kept = {item["row"]: item for item in verdicts if item["verdict"] == "kept"}
-    _write(store, f"curated/{shard.id}.parquet", CURATED, _curated(shard, landing, config, kept, scores))
-    _write(store, f"verdicts/{shard.id}.parquet", VERDICTS, iter(verdicts))
+    files = {
+        f"curated/{shard.id}.parquet": _parquet(CURATED, _curated(shard, landing, config, kept, scores)),
+        f"verdicts/{shard.id}.parquet": _parquet(VERDICTS, iter(verdicts)),
+    }
+    for file, data in files.items():
+        store.write(file, data)
     signals_status = read_status(output, shard, config) or {"tails": []}
     status = {
         **count(shard, verdicts, signals_status["tails"]),
-        "key": key,
+        "key": _key(shard, config, duplicates),
+        "files": {file: hashlib.sha256(data).hexdigest() for file, data in files.items()},
+        "sizes": {file: len(data) for file, data in files.items()},
         "seconds": round(time.monotonic() - begun, 3),
     }
     store.write(name, to_json(status))
     return {**status, "reused": False}
+
+
+def _key(shard: Shard, config: CurationConfig, duplicates: dict[int, dict[str, Any]]) -> str:
+    return content_hash(
+        ["verdicts", CODE_VERSION, shard.key, signals_key(shard, config), config.hash, sorted(duplicates.items())]
+    )[:32]
+
+
+def read_verdict_status(output: str, shard: Shard, config: CurationConfig) -> dict[str, Any] | None:
+    """A shard's status; None when its verdicts are missing, of another configuration, or not of the size written."""
+    store, name = open_store(output), f"status/{shard.id}.json"
+    if not store.exists(name):
+        return None
+    status = orjson.loads(store.read(name))
+    current = status["key"] == _key(shard, config, read_duplicates(output, shard))
+    return status if current and all(store.size(file) == size for file, size in status["sizes"].items()) else None
 
 
 def _decide(
@@ -192,13 +212,13 @@ def _curated(
             "shard_checksum": shard.checksum,
             "row": item.index,
             "occurrence": shard.occurrence,
-            "extra": orjson.dumps(document.extra, default=str, option=orjson.OPT_SORT_KEYS).decode(),
+            "extra": document.extra,
         }
     if written != len(kept):
         raise ConservationError(f"{shard.key}: {len(kept)} documents kept, but {written} found when writing")
 
 
-def _write(store: Store, key: str, schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> None:
+def _parquet(schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> bytes:
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         batch: list[dict[str, Any]] = []
@@ -208,7 +228,7 @@ def _write(store: Store, key: str, schema: pa.Schema, rows: Iterator[dict[str, A
                 writer.write_table(pa.Table.from_pylist(batch, schema=schema))
                 batch = []
         writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-    store.write(key, sink.getvalue().to_pybytes())
+    return sink.getvalue().to_pybytes()
 
 
 def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, Any]]) -> dict[str, Any]:

@@ -100,6 +100,30 @@ def test_damaged_stream_keeps_what_can_be_read(tmp_path: Path, pack, damage: str
         assert tail.offset == len(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in good))
 
 
+@pytest.mark.parametrize("padding", [b"\n", b"\0" * (128 << 10)], ids=["line break", "zeros"])
+def test_padding_after_the_last_member_costs_nothing(tmp_path: Path, padding: bytes) -> None:
+    items = read(tmp_path, "a.jsonl.gz", gzip.compress(LINES.rstrip()) + padding)
+    assert (records(items), reasons(items)) == (RECORDS, [])
+
+
+def test_rubbish_after_the_last_member_costs_no_row(tmp_path: Path) -> None:
+    items = read(tmp_path, "a.jsonl.GZ", gzip.compress(LINES.rstrip()) + b"rubbish" * 100)
+    assert (records(items), reasons(items)) == (RECORDS, ["corrupt"])
+
+
+def test_a_bomb_is_unpacked_in_bounded_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    data = zstandard.ZstdCompressor(level=19).compress(b" " * (400 << 20))
+    assert len(data) < 50_000
+    tracemalloc.start()
+    items = read(tmp_path, "a.jsonl.zst", data, max_record_bytes=1 << 20)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reasons(items) == ["record_too_large"]
+    assert peak < 300 << 20
+
+
 def test_bad_lines_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     lines = [
         b'\xef\xbb\xbf{"text": "first, after a byte-order mark"}',

@@ -1,5 +1,6 @@
 """The same promises of a store, kept by a folder and by S3."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,7 +85,23 @@ def test_a_loop_of_links_ends(tmp_path: Path) -> None:
     (tmp_path / "a" / "file").write_text("x")
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
-    assert [entry.key for entry in LocalStore(tmp_path).list()] == ["a/file"]
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    other = tmp_path.parent / f"{tmp_path.name}-other"
+    other.mkdir()
+    (other / "linked").write_text("y")
+    (tmp_path / "z").symlink_to(other)
+    store = LocalStore(tmp_path)
+    # Links that lead nowhere are listed, so that they are found unreadable and not silently missed.
+    assert [entry.key for entry in store.list()] == ["a/file", "nowhere", "self", "z/linked"]
+    for name in ("nowhere", "self"):
+        with pytest.raises(StorageError, match=name):
+            store.read(name)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(StorageError, match="not a regular file"):
+        LocalStore(tmp_path).read("pipe.jsonl")
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -109,3 +109,15 @@ def test_every_drop_is_verified_and_no_similar_survivors_remain() -> None:
     pairs = [(a, b) for a in range(len(texts)) for b in range(a + 1, min(a + 5, len(texts)))]
     similar = sum(jaccard(sets[a], sets[b]) >= 0.8 for a, b in pairs)
     assert len(missed) <= 0.1 * similar
+
+
+def test_no_twin_is_itself_dropped() -> None:
+    """A copy of a text that lost to a similar one names the survivor, with the verified similarity."""
+    base = document(5)
+    longer, shorter = " ".join([*base, "extra"]), " ".join(base)
+    found = run([longer, shorter, shorter])
+    assert [(item.member.row, item.survivor.row, item.rule) for item in found] == [
+        (1, 0, "duplicate_near"),
+        (2, 0, "duplicate_near"),
+    ]
+    assert found[0].similarity == found[1].similarity < 1

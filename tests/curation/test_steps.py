@@ -1,6 +1,7 @@
 """The steps together, on real Dask workers: counts add up, the same bytes come out, finished work is reused."""
 
 import hashlib
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -17,7 +19,7 @@ from tasks.corpus.shards import write_shard
 from tasks.curation import steps
 from tasks.curation.cluster import dask_client
 from tasks.curation.why import explain, find_verdicts
-from tasks.errors import DataError
+from tasks.errors import ConfigError, DataError
 from tasks.settings import CONTRACTS
 
 SHARDS = 4
@@ -192,11 +194,7 @@ def test_a_replaced_shard_leaves_nothing_behind(landing: Path, tmp_path: Path) -
 def test_other_thresholds_compute_no_signals_again(landing: Path, output: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(output, out)
-    config = yaml.safe_load((CONTRACTS / "curation" / "default.yaml").read_text())
-    config["rules"]["en"]["bounds"]["gopher_words"]["min"] = 10_000
-    path = tmp_path / "strict.yaml"
-    path.write_text(yaml.safe_dump(config, allow_unicode=True))
-    plan = steps.inventory(str(landing), str(out), "2026-11-30", curation=str(path))
+    plan = steps.inventory(str(landing), str(out), "2026-11-30", curation=str(stricter(tmp_path)))
     assert steps.compute_signals(str(out), plan["groups"][0])["reused"] == SHARDS
     steps.cluster_duplicates(str(out))
     steps.write_verdicts(str(out), plan["groups"][0])
@@ -233,6 +231,103 @@ def test_golden_content(output: Path) -> None:
     rows = [row for path in sorted((output / "curated").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     content = orjson.dumps([verdicts(output), rows], option=orjson.OPT_SORT_KEYS)
     assert hashlib.sha256(content).hexdigest()[:16] == GOLDEN
+
+
+def test_a_shard_that_is_gone_for_a_moment_is_not_remembered_as_empty(tmp_path: Path) -> None:
+    landing, out = tmp_path / "in", tmp_path / "out"
+    for name in ("a", "b"):
+        write_shard(landing / "web" / f"{name}.jsonl", [{"text": english(hash_of(name) + n)} for n in range(3)])
+    steps.inventory(str(landing), str(out), "2026-11-30")
+    (landing / "web" / "a.jsonl").rename(tmp_path / "aside")
+    with pytest.raises(DataError, match=r"web/a\.jsonl: StorageError"):
+        steps.compute_signals(str(out), "group-0")
+    (landing / "web" / "a.jsonl").write_bytes((landing / "web" / "b.jsonl").read_bytes())
+    with pytest.raises(DataError, match="changed since the inventory"):
+        steps.compute_signals(str(out), "group-0")
+    (tmp_path / "aside").rename(landing / "web" / "a.jsonl")
+    assert run(landing, out)["read"] == 6
+
+
+def hash_of(name: str) -> int:
+    return sum(name.encode()) * 1000
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut", "signals cut", "status of a killed run"])
+def test_damaged_output_is_made_again(landing: Path, output: Path, tmp_path: Path, damage: str) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(output, out)
+    victim = max((out / "curated").glob("*.parquet"), key=lambda path: path.stat().st_size)
+    if damage == "deleted":
+        victim.unlink()
+    elif damage == "cut":
+        victim.write_bytes(victim.read_bytes()[:100])
+    elif damage == "signals cut":
+        victim = next((out / "signals").glob("*.parquet"))
+        victim.write_bytes(victim.read_bytes()[:100])
+        with pytest.raises(DataError, match="no signals yet"):
+            steps.cluster_duplicates(str(out))
+    else:  # another configuration's run wrote its files and was killed before its status
+        strict = stricter(tmp_path)
+        plan = steps.inventory(str(landing), str(out), "2026-11-30", curation=str(strict))
+        with pytest.raises(DataError, match="no verdicts of this configuration"):
+            steps.publish(str(out))
+        steps.cluster_duplicates(str(out))
+        steps.write_verdicts(str(out), plan["groups"][0])
+        for status in (out / "status").glob("*.json"):
+            status.unlink()
+    if damage in ("deleted", "cut"):
+        with pytest.raises(DataError, match="damaged"):
+            steps.publish(str(out))
+    run(landing, out)
+    assert tree(out) == tree(output)
+    verify_artifact(str(out))
+
+
+def stricter(folder: Path) -> Path:
+    config = yaml.safe_load((CONTRACTS / "curation" / "default.yaml").read_text())
+    config["rules"]["en"]["bounds"]["gopher_words"]["min"] = 10_000
+    path = folder / "strict.yaml"
+    path.write_text(yaml.safe_dump(config, allow_unicode=True))
+    return path
+
+
+def test_files_that_differ_by_name_alone_are_read_by_their_names(tmp_path: Path) -> None:
+    rows = [{"text": english(n)} for n in range(3)]
+    write_shard(tmp_path / "in" / "s" / "a.jsonl", rows)
+    shutil.copy(tmp_path / "in" / "s" / "a.jsonl", tmp_path / "in" / "s" / "a.bak")
+    (tmp_path / "in" / "s" / "x.txt").write_text(english(7))
+    (tmp_path / "in" / "s" / "y.txt").write_text(english(7))
+    published = run(tmp_path / "in", tmp_path / "out")
+    assert (published["read"], published["unreadable"]) == (5, 1)
+    assert {row["source_id"] for row in verdicts(tmp_path / "out")} == {None, "s/x.txt", "s/y.txt"}
+
+
+def test_output_inside_the_input_is_refused(tmp_path: Path) -> None:
+    write_shard(tmp_path / "in" / "a.jsonl", [{"text": "x"}])
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    with pytest.raises(ConfigError, match="lies inside the input"):
+        steps.inventory(str(tmp_path / "in"), str(tmp_path / "link" / "out"), "2026-11-30")
+
+
+def test_odd_values_cost_their_own_row_alone(tmp_path: Path) -> None:
+    good = {"text": english(3), "id": "good", "kind": "poem", "big": 10**30, "raw": "x"}
+    marks = "a" + "\u0301\u0323" * 400
+    deep = b'{"text": "x", "deep": ' + b"[" * 1010 + b"]" * 1010 + b"}"
+    lines = [json.dumps(good).encode(), deep, json.dumps({"text": marks}).encode()]
+    many = {"text": english(4), **{f"key{n}": n for n in range(60_000)}}
+    (tmp_path / "in" / "s").mkdir(parents=True)
+    (tmp_path / "in" / "s" / "a.jsonl").write_bytes(b"\n".join([*lines, json.dumps(many).encode()]))
+    when = pa.array([0, 2**50], pa.timestamp("s"))
+    table = pa.table({"text": [english(5), english(6)], "when": when, "raw": pa.array([b"\xff", b"a"], pa.binary())})
+    pq.write_table(table, tmp_path / "in" / "s" / "b.parquet")
+    published = run(tmp_path / "in", tmp_path / "out")
+    assert (published["read"], published["quarantined"]) == (6, 3)
+    faults = {row["reasons"][0]["rule"] for row in verdicts(tmp_path / "out") if row["verdict"] == "quarantined"}
+    assert faults == {"unsupported_value", "combining_marks"}
+    curated = [row for path in (tmp_path / "out" / "curated").glob("*") for row in pq.read_table(path).to_pylist()]
+    extra = next(orjson.loads(row["extra"]) for row in curated if row["source_id"] == "good")
+    assert extra["kind"] == "poem" and extra["raw"] == "x"
+    assert "1970-01-01" in next(row["extra"] for row in curated if "when" in row["extra"])
 
 
 def test_snapshots(tmp_path: Path) -> None:
