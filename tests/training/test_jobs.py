@@ -1,0 +1,178 @@
+"""Real jobs: two ranks under ZeRO-3, through submit(); killed, cancelled, submitted twice, resumed to the bit."""
+
+import itertools
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+
+from tasks.corpus.artifact import read_artifact, verify_artifact
+from tasks.evaluation.stages import evaluate_stage
+from tasks.training.job import Job, LeaseLost, submit
+
+PATIENCE = 300  # seconds; a job takes some ten on an idle machine
+
+
+def finish(spec) -> Job:
+    job = submit(spec)
+    status = job.wait(PATIENCE)
+    assert status.state == "succeeded", f"{status}\n{job.log.read_text()[-3000:]}"
+    return job
+
+
+def steps_of(job: Job) -> list[dict]:
+    return [orjson.loads(line) for line in (job.folder / "progress.jsonl").read_bytes().splitlines()]
+
+
+def group_of(job: Job) -> list[int]:
+    leader = job.lease().pid
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
+def wait_for_step(job: Job, step: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while ((job.progress() or {}).get("step") or 0) < step:
+        assert job.status().state == "running", job.log.read_text()[-3000:]
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("first")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(plan, place):
+    spec = plan("tokenizer", place)
+    finish(spec)
+    return spec
+
+
+@pytest.fixture(scope="module")
+def pretrain(plan, place, tokenizer):
+    spec = plan("pretrain", place, {"tokenizer": tokenizer.artifact})
+    finish(spec)
+    return spec
+
+
+@pytest.fixture(scope="module")
+def sft(plan, place, pretrain):
+    spec = plan("sft", place, {"pretrain": pretrain.artifact})
+    finish(spec)
+    return spec
+
+
+def test_artifacts_know_their_parents(tokenizer, pretrain, sft, corpus):
+    chain = [verify_artifact(uri) for uri in (corpus, tokenizer.artifact, pretrain.artifact, sft.artifact)]
+    for parent, child in itertools.pairwise(chain):
+        assert child.parents == [parent.hash]
+    assert sft.data["instructions"].hash == chain[-1].data["instructions"]
+    assert [item.kind for item in chain[1:]] == ["tokenizer", "model", "model"]
+
+
+def test_metrics_of_every_step(pretrain):
+    steps = steps_of(Job.load(pretrain.job))
+    assert [line["step"] for line in steps] == list(range(1, 25))
+    for name in ("loss", "grad_norm", "learning_rate", "tokens_per_second", "padding_share", "memory_mb"):
+        assert all(isinstance(line[name], int | float) for line in steps), name
+    assert (Path(pretrain.artifact) / "metrics.jsonl").read_bytes().count(b"\n") == 24
+
+
+def test_pretraining_beats_a_unigram_model(tokenizer, pretrain):
+    metrics = evaluate_stage(pretrain)
+    assert (
+        metrics["heldout_loss_low"] < metrics["heldout_loss"] < metrics["heldout_loss_high"] < metrics["unigram_loss"]
+    )
+    assert set(metrics["heldout_loss_by_group"]) <= {"code", "en", "zh"}
+    assert metrics["tokens"] == sum(line["tokens"] for line in steps_of(Job.load(pretrain.job)))
+
+
+def test_tuning_beats_its_parent(sft):
+    metrics = evaluate_stage(sft)
+    assert metrics["heldout_loss"] < metrics["parent_heldout_loss"]
+    assert metrics["gain_low"] > 0
+    assert evaluate_stage(sft) == metrics, "a second call reads what the first wrote"
+
+
+def test_tokenizer_metrics(tokenizer):
+    metrics = evaluate_stage(tokenizer)
+    assert metrics["roundtrip_failures"] == 0 and metrics["padding"] == 0
+    assert {"fertility_en", "fertility_zh", "fertility_code"} <= set(metrics)
+
+
+def test_the_last_model_loads_and_generates(sft):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(sft.artifact)
+    tokenizer = AutoTokenizer.from_pretrained(sft.artifact)
+    asked = [{"role": "user", "content": "What does dedent do?"}]
+    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**prompt, max_new_tokens=8, do_sample=False)
+    assert output.shape[1] > prompt["input_ids"].shape[1]
+
+
+def test_killed_trainer_resumes_to_the_bit(plan, pretrain, tokenizer, tmp_path):
+    """Every process killed between two checkpoints; the same losses and the same weights come out in the end.
+
+    The second run lies elsewhere, so this also shows that two runs are equal to the bit.
+    """
+    spec = plan("pretrain", tmp_path, {"tokenizer": tokenizer.artifact})
+    job = submit(spec)
+    wait_for_step(job, 6)
+    os.killpg(job.lease().pid, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while job.status().state == "running" and time.monotonic() < until:
+        time.sleep(0.05)
+    assert job.status().state == "lost"
+    assert job.progress()["step"] < 24
+
+    finish(spec)
+    assert job.lease().token == 2
+    first, second = steps_of(Job.load(pretrain.job)), steps_of(job)
+    same = ("step", "loss", "grad_norm", "learning_rate", "tokens")
+    assert [[line[name] for name in same] for line in second] == [[line[name] for name in same] for line in first]
+    assert read_artifact(spec.artifact).hash == read_artifact(pretrain.artifact).hash
+
+
+def test_many_submit_one_job_and_cancel_ends_it(plan, tokenizer, tmp_path):
+    spec = plan("pretrain", tmp_path, {"tokenizer": tokenizer.artifact})
+    with ThreadPoolExecutor(8) as pool:
+        jobs = list(pool.map(submit, [spec] * 8))
+    assert {job.lease().token for job in jobs} == {1}
+    job = jobs[0]
+    wait_for_step(job, 1)
+    assert len(group_of(job)) == 3, "a supervisor and two ranks"
+    job.cancel()
+    assert group_of(job) == []
+    assert job.status().state == "failed"
+    assert not spec.finished
+    with pytest.raises(LeaseLost):
+        job.beat(0)
+
+
+def test_finished_stage_starts_nothing(plan, place, tokenizer, pretrain):
+    job = submit(plan("pretrain", place, {"tokenizer": tokenizer.artifact}))
+    assert job.status().state == "succeeded"
+    assert job.lease().token == 1
+
+
+def test_a_failure_says_why(plan, place, tokenizer, tmp_path):
+    spec = plan("sft", tmp_path, {"pretrain": tokenizer.artifact})
+    job = submit(spec)
+    status = job.wait(PATIENCE)
+    assert status.state == "failed"
+    assert "config" in status.message, "a tokenizer is no model, and the message says so"
+    assert group_of(job) == []

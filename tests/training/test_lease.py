@@ -1,0 +1,117 @@
+"""Leases, heartbeats and checkpoints without a trainer: who owns a job, and what counts as complete."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tasks.corpus.storage import to_json
+from tasks.errors import DataError
+from tasks.training import job as jobs
+from tasks.training.checkpoint import complete_steps
+from tasks.training.job import Job, Lease, LeaseLost
+
+
+@pytest.fixture
+def owner():
+    """A process group that sleeps, to own a lease."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def job(plan, tmp_path, owner) -> Job:
+    """A job that `owner` owns under token 3."""
+    spec = plan("tokenizer", tmp_path)
+    made = Job(spec.job)
+    made.folder.mkdir(parents=True)
+    (made.folder / "spec.json").write_bytes(to_json(spec.model_dump(mode="json")))
+    lease = Lease(token=3, host=socket.gethostname(), pid=owner.pid, started=psutil.Process(owner.pid).create_time())
+    (made.folder / "lease.json").write_bytes(to_json(lease.model_dump()))
+    (made.folder / "heartbeat").touch()
+    return made
+
+
+def age(job: Job, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(job.folder / "heartbeat", (then, then))
+
+
+def test_alive_and_beating_is_running(job):
+    assert job.status().state == "running"
+
+
+def test_stale_heartbeat_is_lost(job):
+    age(job, jobs.STALE_AFTER + 1)
+    assert job.status().state == "lost"
+    job.beat(3)
+    assert job.status().state == "running"
+
+
+def test_dead_owner_is_lost(job, owner):
+    owner.kill()
+    time.sleep(0.1)  # not waited for: a zombie is dead as well
+    assert job.status().state == "lost"
+
+
+def test_reused_pid_is_not_the_owner(job):
+    lease = job.lease()
+    (job.folder / "lease.json").write_bytes(to_json({**lease.model_dump(), "started": lease.started - 1000}))
+    assert job.status().state == "lost"
+
+
+def test_old_owner_may_not_write(job):
+    with pytest.raises(LeaseLost, match="token 2"):
+        job.beat(2)
+    with pytest.raises(LeaseLost):
+        job.finish(2, "succeeded")
+    assert job.exit() is None
+
+
+def test_record_of_an_earlier_run_does_not_count(job):
+    (job.folder / "exit.json").write_bytes(to_json({"token": 2, "state": "failed", "message": "old"}))
+    assert job.status().state == "running"
+    job.finish(3, "failed", "first")
+    job.finish(3, "succeeded", "second")
+    assert job.status().message == "first"
+
+
+def test_takeover_ends_the_old_group(job, owner, monkeypatch):
+    age(job, jobs.STALE_AFTER + 1)
+    monkeypatch.setattr(sys, "executable", "/bin/true")  # what is started does not matter here
+    jobs.submit(job.spec)
+    assert not psutil.pid_exists(owner.pid)
+    assert job.lease().token == 4
+
+
+def test_cancel_without_a_run_does_nothing(plan, tmp_path):
+    job = Job(plan("tokenizer", tmp_path).job)
+    job.cancel()
+    assert job.exit() is None
+
+
+def test_no_job_is_said(tmp_path):
+    with pytest.raises(DataError, match=r"spec\.json"):
+        Job.load(tmp_path)
+
+
+def test_half_written_progress_is_not_read(job):
+    (job.folder / "progress.jsonl").write_bytes(b'{"step":1}\n{"step":2}\n{"st')
+    assert job.progress() == {"step": 2}
+
+
+def test_only_complete_checkpoints_count(tmp_path):
+    for step, size in ((4, 10), (8, 10), (12, 10)):
+        folder = tmp_path / f"step-{step:08d}"
+        folder.mkdir()
+        (folder / "weights.pt").write_bytes(b"x" * size)
+        (folder / "complete.json").write_bytes(to_json({"step": step, "files": {"weights.pt": 10}}))
+    (tmp_path / "step-00000016").mkdir()  # no marker
+    (tmp_path / "step-00000012" / "weights.pt").write_bytes(b"short")
+    assert complete_steps(tmp_path) == [4, 8]

@@ -1,0 +1,149 @@
+"""Losses, schedules and batches against plain re-computation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.tokens.packing import positions_of
+from tasks.training.data import Batch, Loader, PackedConversations, Sequence, collate
+from tasks.training.losses import IGNORED, causal_loss, token_losses
+from tasks.training.recipe import ModelShape, Optimizer, PretrainStage
+from tasks.training.schedule import learning_rate
+
+VOCAB, LENGTH, END, PAD = 50, 16, 0, 1
+
+
+class Tokenizer:
+    """What a model needs to know of a tokenizer."""
+
+    eos_token_id, pad_token_id = END, PAD
+
+    def __len__(self) -> int:
+        return VOCAB
+
+
+@pytest.fixture(scope="module")
+def model():
+    from tasks.training.model import new_model
+
+    shape = ModelShape(hidden_size=32, intermediate_size=64, layers=2, heads=4, key_value_heads=2, context=LENGTH)
+    return new_model(shape, Tokenizer(), seed=3).eval()
+
+
+def logits_of(model, batch: Batch) -> torch.Tensor:
+    return model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False).logits
+
+
+def packed(*documents: list[int]) -> Sequence:
+    ids = np.concatenate([np.array(document) for document in documents])
+    positions = positions_of(ids, END)
+    return Sequence(ids, positions, positions > 0)
+
+
+def random_sequences(count: int, seed: int) -> list[Sequence]:
+    """Sequences of two documents each, of very different lengths."""
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(2, LENGTH // 2, size=(count, 2))
+    return [packed(*([*draw.integers(2, VOCAB, size=n - 1), END] for n in pair)) for pair in lengths]
+
+
+def test_packed_logits_equal_separate_ones(model):
+    documents = [[7, 8, 9, 10, END], [11, 12, END], [13, 14, 15, 16, 17, END]]
+    together = logits_of(model, collate([packed(*documents)], LENGTH, PAD))[0]
+    start = 0
+    for document in documents:
+        alone = logits_of(model, collate([packed(document)], len(document), PAD))[0]
+        assert torch.allclose(together[start : start + len(document)], alone, atol=1e-6)
+        start += len(document)
+
+
+def test_labels_stay_inside_a_document():
+    batch = collate([packed([7, 8, END], [9, END])], 8, PAD)
+    assert batch.labels.tolist() == [[8, END, IGNORED, END, IGNORED, IGNORED, IGNORED, IGNORED]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
+    assert (batch.tokens, batch.supervised) == (5, 3)
+
+
+def test_loss_is_the_mean_over_tokens(model):
+    batch = collate(random_sequences(3, 0), LENGTH, PAD)
+    logits = logits_of(model, batch).detach()
+    expected = []
+    for row, column in np.argwhere(batch.labels.numpy() != IGNORED):
+        scores = logits[row, column].double().numpy()
+        expected.append(np.log(np.exp(scores).sum()) - scores[batch.labels[row, column]])
+    assert causal_loss(logits, batch.labels, batch.supervised).item() == pytest.approx(np.mean(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_accumulation_does_not_change_the_gradient(model, parts):
+    """8×1 = 4×2 = 2×4 = 1×8, with sequences of unequal length: the divisor is the whole step's."""
+    sequences = random_sequences(8, 1)
+    total = collate(sequences, LENGTH, PAD).supervised
+
+    def gradient(size: int) -> torch.Tensor:
+        model.zero_grad()
+        for start in range(0, 8, size):
+            batch = collate(sequences[start : start + size], LENGTH, PAD)
+            causal_loss(logits_of(model, batch), batch.labels, total).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    assert torch.allclose(gradient(8 // parts), gradient(8), atol=1e-7)
+
+
+def test_fully_masked_micro_batch_gives_zero(model):
+    batch = collate([packed([END])], LENGTH, PAD)
+    model.zero_grad()
+    loss = causal_loss(logits_of(model, batch), batch.labels, batch.supervised)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+    assert not token_losses(logits_of(model, batch), batch.labels).any()
+
+
+def test_schedule_points():
+    optimizer = Optimizer(learning_rate=1.0, final_share=0.1, warmup_steps=4)
+    rates = [learning_rate(step, 105, optimizer) for step in range(105)]
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[54] == pytest.approx(0.55), "half way between peak and end"
+    assert rates[104] == pytest.approx(0.1)
+    assert all(a >= b for a, b in itertools.pairwise(rates[4:]))
+    assert learning_rate(0, 1, optimizer) == 1.0, "a run of one step has no warm-up"
+
+
+class Numbers(PackedConversations):
+    """A source of `count` one-token sequences, each its own index."""
+
+    def __init__(self, count: int) -> None:
+        one = np.ones(1, bool)
+        super().__init__([[(np.array([i]), one)] for i in range(count)], 1)
+
+
+def stage(**changes) -> PretrainStage:
+    values = {"processes": 2, "micro_batch": 2, "accumulation": 2, "steps": 100, "epochs": 2} | changes
+    return PretrainStage(name="p", kind="pretrain", optimizer=Optimizer(learning_rate=0.1), **values)
+
+
+def test_ranks_share_a_step_without_overlap():
+    source, config = Numbers(50), stage()
+    ranks = [Loader(source, config, rank=rank, pad=0) for rank in range(2)]
+    assert [len(loader.step(3)) for loader in ranks] == [2, 2]
+    seen = [int(i) for loader in ranks for batch in loader.step(3) for i in batch.input_ids.flatten()]
+    assert sorted(seen) == sorted(ranks[0].indices(3)) and len(set(seen)) == 8
+
+
+def test_every_epoch_is_another_permutation():
+    loader = Loader(Numbers(24), stage(), rank=0, pad=0)
+    first, second = ([i for step in range(3 * e, 3 * e + 3) for i in loader.indices(step)] for e in range(2))
+    assert sorted(first) == sorted(second) == list(range(24))
+    assert first != second
+    assert loader.steps == math.ceil(2 * 24 / 8)
+
+
+def test_any_step_can_be_asked_for():
+    loader = Loader(Numbers(10), stage(), rank=1, pad=0)
+    forward = [loader.indices(step) for step in range(6)]
+    again = Loader(Numbers(10), stage(), rank=1, pad=0)
+    assert [again.indices(step) for step in reversed(range(6))] == forward[::-1]
