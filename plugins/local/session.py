@@ -64,13 +64,17 @@ def start_detached(settings: Settings, terminal: Terminal, dag_ids: list[str]) -
 
 
 def _spawn(folder: Path, environment: dict[str, str], *arguments: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "plugins.local.guardian", str(folder), *arguments],
-        stdin=subprocess.PIPE if "--attached" in arguments else subprocess.DEVNULL,
-        env=environment,
-        cwd=environment["PYTHONPATH"],
-        start_new_session=True,  # a Ctrl-C in the terminal reaches the runner alone
-    )
+    """Start the guardian. It holds none of our streams: whoever reads `make up`'s output must see its end."""
+    with (folder / "guardian.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "plugins.local.guardian", str(folder), *arguments],
+            stdin=subprocess.PIPE if "--attached" in arguments else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=environment["PYTHONPATH"],
+            start_new_session=True,  # a Ctrl-C in the terminal reaches the runner alone
+        )
 
 
 def _await_health(
@@ -90,7 +94,8 @@ def _await_health(
         if code == BUSY:
             raise AthanorError(f"another Airflow still works in {folder}; wait, or end it with `make down`")
         if code is not None:
-            raise AthanorError(f"Airflow ended while it started; its last lines:\n{tail(folder / LOG)}")
+            lines = tail(folder / LOG) + tail(folder / "guardian.log")
+            raise AthanorError(f"Airflow ended while it started; its last lines:\n{lines}")
         if time.monotonic() > deadline:
             raise AthanorError(_why_not_ready(api, folder, dag_ids))
         terminal.status("waiting for the scheduler, the DAG processor, the triggerer and the API server")
