@@ -60,8 +60,8 @@ class Context:
         """Forget reported steps after `step`: they are about to be taken again."""
         path = self.job.folder / "progress.jsonl"
         if self.first and path.exists():
-            lines = [line for line in path.read_bytes().splitlines() if line]
-            kept = [line for line in lines if orjson.loads(line).get("step", 0) <= step]
+            *lines, _torn = path.read_bytes().split(b"\n")  # nothing, or a line that a killed trainer began
+            kept = [line for line in lines if orjson.loads(line)["step"] <= step]
             path.write_bytes(b"".join(line + b"\n" for line in kept))
 
     def summary(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from tasks.errors import DataError
 from tasks.tokens.tokenizer import TURN_END
@@ -38,6 +39,7 @@ def load_model(folder: Path | str) -> PreTrainedModel:
     Raises DataError when a weight is missing, unexpected or of another shape: transformers would only warn, and go on
     with random numbers.
     """
+    logging.disable_progress_bar()  # for a few files on disk it is only noise in the log
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
     )

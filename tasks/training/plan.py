@@ -71,7 +71,7 @@ def plan_stage(
         uri = (parents or {}).get(name, "")
         if not uri:
             raise ConfigError(f"stage '{stage}' needs the artifact of stage '{name}'; give its URI in `parents`")
-        ancestors[role] = Input(uri=uri, hash=read_artifact(uri).hash)
+        ancestors[role] = Input(uri=_absolute(uri), hash=read_artifact(uri).hash)
     key = content_hash(
         {
             "config": config.model_dump(exclude={"name"}),
@@ -86,8 +86,8 @@ def plan_stage(
         kind=config.kind,
         key=key,
         job=str(Path(home).absolute() / "jobs" / key),
-        artifact=join(store, "artifacts", stage, key),
-        store=store,
+        artifact=join(_absolute(store), "artifacts", stage, key),
+        store=_absolute(store),
         config=config,
         parents=ancestors,
         data=inputs,
@@ -98,14 +98,19 @@ def _input(uri: str, name: str, stage: str) -> Input:
     if not uri:
         raise ConfigError(f"stage '{stage}' reads {name}, but no URI was given for it; pass --{name} URI")
     if exists(join(uri, NAME)):
-        return Input(uri=uri, hash=read_artifact(uri).hash)
+        return Input(uri=_absolute(uri), hash=read_artifact(uri).hash)
     store = open_store(uri)
     files = {entry.key: file_hash(store, entry.key).sha256 for entry in store.list() if is_shard(entry.key)}
     if not files:
         raise DataError(
             f"{uri}: neither a finished artifact nor a folder of shards; stage '{stage}' reads {name} there"
         )
-    return Input(uri=uri, hash=content_hash(files), artifact=False)
+    return Input(uri=store.uri, hash=content_hash(files), artifact=False)
+
+
+def _absolute(uri: str) -> str:
+    """The URI as a trainer with another working directory understands it."""
+    return open_store(uri).uri
 
 
 def is_shard(key: str) -> bool:

@@ -6,15 +6,19 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import orjson
 import psutil
 import pytest
 
 from tasks.corpus.artifact import read_artifact, verify_artifact
+from tasks.corpus.storage import join, upload_folder
 from tasks.evaluation.stages import evaluate_stage
-from tasks.training.job import Job, LeaseLost, submit
+from tasks.training.job import Job, Lease, LeaseLost, submit
+from tasks.training.plan import plan_stage
 
+RECIPE = str(Path(__file__).parent / "micro.yaml")
 PATIENCE = 300  # seconds; a job takes some ten on an idle machine
 
 
@@ -29,8 +33,14 @@ def steps_of(job: Job) -> list[dict]:
     return [orjson.loads(line) for line in (job.folder / "progress.jsonl").read_bytes().splitlines()]
 
 
+def lease_of(job: Job) -> Lease:
+    lease = job.lease()
+    assert lease is not None
+    return lease
+
+
 def group_of(job: Job) -> list[int]:
-    leader = job.lease().pid
+    leader = lease_of(job).pid
     found = []
     for process in psutil.process_iter():
         try:
@@ -119,8 +129,10 @@ def test_the_last_model_loads_and_generates(sft):
     model = AutoModelForCausalLM.from_pretrained(sft.artifact)
     tokenizer = AutoTokenizer.from_pretrained(sft.artifact)
     asked = [{"role": "user", "content": "What does dedent do?"}]
-    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    output = model.generate(**prompt, max_new_tokens=8, do_sample=False)
+    prompt: Any = tokenizer.apply_chat_template(
+        asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    output: Any = model.generate(**prompt, max_new_tokens=8, do_sample=False)
     assert output.shape[1] > prompt["input_ids"].shape[1]
 
 
@@ -132,15 +144,15 @@ def test_killed_trainer_resumes_to_the_bit(plan, pretrain, tokenizer, tmp_path):
     spec = plan("pretrain", tmp_path, {"tokenizer": tokenizer.artifact})
     job = submit(spec)
     wait_for_step(job, 6)
-    os.killpg(job.lease().pid, signal.SIGKILL)
+    os.killpg(lease_of(job).pid, signal.SIGKILL)
     until = time.monotonic() + 10
     while job.status().state == "running" and time.monotonic() < until:
         time.sleep(0.05)
     assert job.status().state == "lost"
-    assert job.progress()["step"] < 24
+    assert len(steps_of(job)) < 24
 
     finish(spec)
-    assert job.lease().token == 2
+    assert lease_of(job).token == 2
     first, second = steps_of(Job.load(pretrain.job)), steps_of(job)
     same = ("step", "loss", "grad_norm", "learning_rate", "tokens")
     assert [[line[name] for name in same] for line in second] == [[line[name] for name in same] for line in first]
@@ -151,7 +163,7 @@ def test_many_submit_one_job_and_cancel_ends_it(plan, tokenizer, tmp_path):
     spec = plan("pretrain", tmp_path, {"tokenizer": tokenizer.artifact})
     with ThreadPoolExecutor(8) as pool:
         jobs = list(pool.map(submit, [spec] * 8))
-    assert {job.lease().token for job in jobs} == {1}
+    assert {lease_of(job).token for job in jobs} == {1}
     job = jobs[0]
     wait_for_step(job, 1)
     assert len(group_of(job)) == 3, "a supervisor and two ranks"
@@ -166,7 +178,24 @@ def test_many_submit_one_job_and_cancel_ends_it(plan, tokenizer, tmp_path):
 def test_finished_stage_starts_nothing(plan, place, tokenizer, pretrain):
     job = submit(plan("pretrain", place, {"tokenizer": tokenizer.artifact}))
     assert job.status().state == "succeeded"
-    assert job.lease().token == 1
+    assert lease_of(job).token == 1
+
+
+def test_stage_with_everything_on_s3(pretrain, instructions, sft, bucket, tmp_path):
+    """Parent, instructions and artifact in a bucket: the same model comes out."""
+    parent, records = join(bucket, "parent"), join(bucket, "instructions")
+    upload_folder(Path(pretrain.artifact), parent)
+    upload_folder(Path(instructions), records)
+    spec = plan_stage(
+        RECIPE,
+        "sft",
+        store=join(bucket, "store"),
+        home=str(tmp_path),
+        instructions=records,
+        parents={"pretrain": parent},
+    )
+    finish(spec)
+    assert verify_artifact(spec.artifact).hash == read_artifact(sft.artifact).hash
 
 
 def test_a_failure_says_why(plan, place, tokenizer, tmp_path):

@@ -61,7 +61,7 @@ def test_unknown_recipe_names_the_nearest():
 def test_what_makes_no_sense_is_refused(tmp_path, change, said):
     assert change[0] in TINY
     with pytest.raises(ConfigError, match=said):
-        load_recipe(write(tmp_path, TINY.replace(*change, 1)))
+        load_recipe(write(tmp_path, TINY.replace(change[0], change[1], 1)))
 
 
 def test_stage_without_its_parent_is_refused(tmp_path):
