@@ -33,6 +33,8 @@ def join_ranks(context: Context) -> None:
 
     logger.setLevel(logging.WARNING)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if context.first:
+        print("DeepSpeed's C++ shared-memory operator is off (no compiler is needed); gloo does all communication")
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{context.job.folder.absolute()}/rendezvous-{context.token}",
