@@ -53,7 +53,7 @@ def test_unknown_recipe_names_the_nearest():
     ("change", "said"),
     [
         (("heads: 6", "heads: 5"), "even multiple of heads"),
-        (("heldout_share: 0.01", "heldout_share: 2"), "less than 1"),
+        (("heldout_share: 0.03", "heldout_share: 2"), "less than 1"),
         (("name: sft", "name: pretrain"), "more than once: pretrain"),
         (("kind: sft", "kind: stf"), "'stf'"),
     ],
