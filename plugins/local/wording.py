@@ -76,7 +76,17 @@ def job_progress(folder: str) -> str:
     if not Path(folder).is_dir():
         return ""
     progress = Job.load(folder).status().progress
-    return figures(progress) if progress else "starting"
+    return steps(progress) if progress else "starting"
+
+
+def steps(progress: Mapping[str, Any]) -> str:
+    """`step 40 of 120, loss 5.12, 2,980 tokens/s`; a job without a loss says what it does."""
+    words = [f"step {progress['step']} of {progress['steps']}"]
+    if "loss" in progress:
+        words.append(f"loss {progress['loss']:.3f}")
+    if "tokens_per_second" in progress:
+        words.append(f"{progress['tokens_per_second']:,.0f} tokens/s")
+    return ", ".join([*words, *([progress["what"]] if "what" in progress else [])])
 
 
 def work_progress(progress: Mapping[str, Any] | None, seconds: float) -> str:

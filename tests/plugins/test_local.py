@@ -19,7 +19,7 @@ from plugins.local.follow import complaints
 from plugins.local.lock import Held, hold
 from plugins.local.machine import check_machine
 from plugins.local.summary import corpus_lines, stage_lines
-from plugins.local.wording import facts
+from plugins.local.wording import facts, steps
 from tasks.errors import ConfigError
 from tasks.settings import REPOSITORY, settings
 
@@ -210,3 +210,10 @@ def test_rates_leave_reused_work_out() -> None:
     assert "100 documents/s, 2.0 MB/s" in facts(done, 10.0)
     assert facts({**done, "reused": 4}, 10.0).endswith("reused")
     assert json.dumps(facts(None, 1.0)) == '""'
+
+
+def test_progress_of_a_job() -> None:
+    assert steps({"step": 40, "steps": 120, "loss": 5.1234, "tokens_per_second": 2980.4}) == (
+        "step 40 of 120, loss 5.123, 2,980 tokens/s"
+    )
+    assert steps({"step": 2, "steps": 3, "what": "encoding the corpus"}) == "step 2 of 3, encoding the corpus"
