@@ -154,17 +154,18 @@ class GateOperator(BaseOperator):
         self.contract, self.subject, self.key = contract, subject, key
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        from tasks.gates.gate import GateRefused, require, run_gate
+        from tasks.gates.gate import REPORT, GateRefused, require, run_gate, words
 
-        result = run_gate(
-            self.contract, self.subject, join(settings().store, "gates", report_id(self.contract, self.key))
-        )
-        self.log.info("%s: %s; report in %s", self.contract, result.verdict, result.report)
+        folder = join(settings().store, "gates", report_id(self.contract, self.key))
+        result = run_gate(self.contract, self.subject, folder)
+        self.log.info("%s: %s; report in %s", self.contract, result.verdict, folder)
+        for failure in result.failures:
+            self.log.warning("%s", words(failure))
         try:
             require(result)
         except GateRefused as refusal:
             raise AirflowFailException(str(refusal)) from None
-        return {"contract": self.contract, "verdict": result.verdict, "report": result.report}
+        return {"contract": self.contract, "verdict": result.verdict, "report": join(folder, REPORT)}
 
 
 def progress_reporter(seconds: float = 1.0) -> Callable[[dict[str, Any]], None]:

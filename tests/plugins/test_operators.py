@@ -144,7 +144,9 @@ def gate(place: Any, corpus: str) -> GateOperator:
 
 def test_gate_passes_and_its_report_is_kept_under_its_id(place: Any) -> None:
     task = gate(place, place.corpus)
-    assert task.execute({})["verdict"] in ("passed", "warning")  # type: ignore[typeddict-item]
+    result = task.execute({})  # type: ignore[typeddict-item]
+    assert result["verdict"] in ("passed", "warning")
+    assert Path(result["report"]).is_file()
     link = GateReportLink().get_link(task, ti_key=None)
     assert link == f"/athanor/reports/curated/{'ab' * 8}"
     assert (Path(place.store) / "gates" / "curated" / ("ab" * 8) / "report.html").is_file()
