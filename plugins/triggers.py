@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+
 from tasks.training.job import Job, JobStatus
 
 
