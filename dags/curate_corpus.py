@@ -29,6 +29,9 @@ from dags.assets import CURATED_CORPUS
 from plugins.operators import GateOperator, progress_reporter
 from tasks.settings import settings
 
+# What `choose_snapshot` chose, as templates: the values without an arrow from it to every task.
+SNAPSHOT = "{{ ti.xcom_pull(task_ids='choose_snapshot', key='snapshot') }}"
+OUTPUT = "{{ ti.xcom_pull(task_ids='choose_snapshot', key='output') }}"
 # The grid names each mapped task by its group. Mapped tasks take no documentation from their docstring, hence doc_md.
 GROUP = "{{ task.op_kwargs['group'] }}"
 
@@ -137,18 +140,16 @@ with DAG(
         yield Metadata(CURATED_CORPUS, extra={"snapshot": snapshot, "corpus": corpus, **facts})
 
     chosen: Any = choose_snapshot()
-    output = chosen["output"]
-    groups = inventory(chosen["snapshot"], chosen["landing"], output)
-    signals = compute_signals.partial(output=output).expand(group=groups)
-    clusters = cluster_duplicates(output)
-    verdicts = write_verdicts.partial(output=output).expand(group=groups)
-    published: Any = publish(output)
+    groups = inventory(chosen["snapshot"], chosen["landing"], chosen["output"])
+    signals = compute_signals.partial(output=OUTPUT).expand(group=groups)
+    clusters = cluster_duplicates(OUTPUT)
+    verdicts = write_verdicts.partial(output=OUTPUT).expand(group=groups)
+    published: Any = publish(OUTPUT)
     gate = GateOperator(
         task_id="gate",
         contract="curated",
-        subject={"corpus": output},
+        subject={"corpus": OUTPUT},
         key=published["hash"],
         **policies.GATE,
     )
-    signals >> clusters >> verdicts >> published >> gate
-    gate >> announce(chosen["snapshot"], output, published)
+    signals >> clusters >> verdicts >> published >> gate >> announce(SNAPSHOT, OUTPUT, published)
