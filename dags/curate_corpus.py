@@ -29,9 +29,6 @@ from dags.assets import CURATED_CORPUS
 from plugins.operators import GateOperator, progress_reporter
 from tasks.settings import settings
 
-# What `choose_snapshot` chose, as templates: the values without an arrow from it to every task.
-SNAPSHOT = "{{ ti.xcom_pull(task_ids='choose_snapshot', key='snapshot') }}"
-OUTPUT = "{{ ti.xcom_pull(task_ids='choose_snapshot', key='output') }}"
 # The grid names each mapped task by its group. Mapped tasks take no documentation from their docstring, hence doc_md.
 GROUP = "{{ task.op_kwargs['group'] }}"
 
@@ -140,16 +137,18 @@ with DAG(
         yield Metadata(CURATED_CORPUS, extra={"snapshot": snapshot, "corpus": corpus, **facts})
 
     chosen: Any = choose_snapshot()
-    groups = inventory(chosen["snapshot"], chosen["landing"], chosen["output"])
-    signals = compute_signals.partial(output=OUTPUT).expand(group=groups)
-    clusters = cluster_duplicates(OUTPUT)
-    verdicts = write_verdicts.partial(output=OUTPUT).expand(group=groups)
-    published: Any = publish(OUTPUT)
+    output = chosen["output"]
+    groups = inventory(chosen["snapshot"], chosen["landing"], output)
+    signals = compute_signals.partial(output=output).expand(group=groups)
+    clusters = cluster_duplicates(output)
+    verdicts = write_verdicts.partial(output=output).expand(group=groups)
+    published: Any = publish(output)
     gate = GateOperator(
         task_id="gate",
         contract="curated",
-        subject={"corpus": OUTPUT},
+        subject={"corpus": output},
         key=published["hash"],
         **policies.GATE,
     )
-    signals >> clusters >> verdicts >> published >> gate >> announce(SNAPSHOT, OUTPUT, published)
+    signals >> clusters >> verdicts >> published >> gate
+    gate >> announce(chosen["snapshot"], output, published)
