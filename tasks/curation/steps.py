@@ -21,7 +21,7 @@ from tasks.curation.duplicate_files import cluster, clusters_key
 from tasks.curation.report import add_up
 from tasks.curation.signal_files import read_status, write_signals
 from tasks.curation.verdict_files import read_verdict_status, write_shard_verdicts
-from tasks.errors import ConfigError, DataError
+from tasks.errors import ConfigError, DataError, StorageError
 
 Progress = Callable[[dict[str, Any]], None]
 CODE_VERSION = 1
@@ -84,7 +84,7 @@ def _load(output: str) -> tuple[Manifest, CurationConfig]:
 def compute_signals(
     output: str, group: str, *, workers: int = 2, scheduler: str | None = None, on_progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Measure every shard of a group. Raises DataError, after all others are done, when a shard could not be."""
+    """Measure every shard of a group. Raises DataError or StorageError, after all others are done, when one failed."""
     results = _each_shard(output, group, write_signals, workers, scheduler, on_progress)
     return {
         "group": group,
@@ -156,8 +156,10 @@ def _each_shard(
         )
     if failures:
         lines = [f"{shard.key}: {type(error).__name__}: {error}" for shard, error in failures]
-        raise DataError(
-            f"{len(failures)} of {len(shards)} shards of {group} failed; replace them and clear this task alone:\n  "
+        # A store may come back, so that kind is retried; the same data fails again.
+        kind = StorageError if all(isinstance(error, StorageError) for _, error in failures) else DataError
+        raise kind(
+            f"{len(failures)} of {len(shards)} shards of {group} failed; mend the cause and clear this task alone:\n  "
             + "\n  ".join(lines)
         )
     return results

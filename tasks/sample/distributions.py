@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 # What an installer adds beside the files that a wheel brought: differs from machine to machine.
 _INSTALLED_LATER = (".pyc", "/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json")
@@ -76,12 +77,12 @@ def installed_files() -> tuple[InstalledFile, ...]:
 def _installed() -> tuple[tuple[Package, tuple[InstalledFile, ...]], ...]:
     found: dict[str, tuple[Package, tuple[InstalledFile, ...]]] = {}
     for distribution in distributions():
-        metadata = distribution.metadata
-        name = (metadata["Name"] or "").lower().replace("_", "-")
+        metadata: Any = distribution.metadata  # a Message; a missing key is None by get, on every Python
+        name = (metadata.get("Name") or "").lower().replace("_", "-")
         if not name or name in found:  # the first on the path is the one that Python imports
             continue
-        description = metadata["Description"] or metadata.get_payload()  # type: ignore[attr-defined]
-        package = Package(name, str(distribution.version), metadata["Summary"] or "", str(description or ""))
+        description = metadata.get("Description") or metadata.get_payload()
+        package = Package(name, str(distribution.version), metadata.get("Summary") or "", str(description or ""))
         root = str(distribution.locate_file(""))
         rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
         names = sorted({row[0] for row in rows if row and _is_content(row[0])})

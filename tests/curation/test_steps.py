@@ -19,7 +19,7 @@ from tasks.corpus.shards import write_shard
 from tasks.curation import steps
 from tasks.curation.cluster import dask_client
 from tasks.curation.why import explain, find_verdicts
-from tasks.errors import ConfigError, DataError
+from tasks.errors import ConfigError, DataError, StorageError
 from tasks.settings import CONTRACTS
 
 SHARDS = 4
@@ -209,7 +209,7 @@ def test_a_shard_that_fails_names_itself_and_spares_the_others(landing: Path, tm
     config = steps.CurationConfig.model_validate(steps.read_manifest(str(out)).curation)
     # A folder where the file must go: the store refuses this one write.
     (out / "signals" / f"{steps.signal_files.signals_key(shard, config)}.parquet").mkdir()
-    with pytest.raises(DataError, match=rf"1 of {SHARDS} shards of group-0 failed.*\n  {shard.key}: StorageError"):
+    with pytest.raises(StorageError, match=rf"1 of {SHARDS} shards of group-0 failed.*\n  {shard.key}: StorageError"):
         steps.compute_signals(str(out), "group-0")
     assert len(list((out / "signals").glob("*.json"))) == SHARDS - 1
     with pytest.raises(DataError, match="1 shards have no signals yet"):
@@ -239,7 +239,7 @@ def test_a_shard_that_is_gone_for_a_moment_is_not_remembered_as_empty(tmp_path: 
         write_shard(landing / "web" / f"{name}.jsonl", [{"text": english(hash_of(name) + n)} for n in range(3)])
     steps.inventory(str(landing), str(out), "2026-11-30")
     (landing / "web" / "a.jsonl").rename(tmp_path / "aside")
-    with pytest.raises(DataError, match=r"web/a\.jsonl: StorageError"):
+    with pytest.raises(StorageError, match=r"web/a\.jsonl: StorageError"):
         steps.compute_signals(str(out), "group-0")
     (landing / "web" / "a.jsonl").write_bytes((landing / "web" / "b.jsonl").read_bytes())
     with pytest.raises(DataError, match="changed since the inventory"):

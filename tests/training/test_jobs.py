@@ -204,4 +204,7 @@ def test_a_failure_says_why(plan, place, tokenizer, tmp_path):
     status = job.wait(PATIENCE)
     assert status.state == "failed"
     assert "config" in status.message, "a tokenizer is no model, and the message says so"
+    deadline = time.monotonic() + 10  # its last act is to write the exit record; then it has only to end
+    while group_of(job) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert group_of(job) == []
