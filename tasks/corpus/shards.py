@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from tasks.corpus.parquet import open_parquet, read_batches
 from tasks.corpus.storage import Store
 from tasks.errors import ConfigError, StorageError
 
@@ -249,7 +250,7 @@ def _read_text(pieces: Iterator[_Piece | BadTail], key: str, limit: int) -> Iter
 
 def _read_parquet(stream: BinaryIO, size: int) -> Iterator[Item]:
     try:
-        file = pq.ParquetFile(stream)
+        file = open_parquet(stream)
     except (pa.ArrowException, OSError) as error:
         yield BadTail(0, size, "corrupt", f"Parquet footer: {error}")
         return
@@ -258,7 +259,7 @@ def _read_parquet(stream: BinaryIO, size: int) -> Iterator[Item]:
         described = file.metadata.row_group(group)
         done = 0
         try:
-            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group]):
+            for batch in read_batches(file, BATCH_ROWS, groups=[group]):
                 for item in _rows(batch, index + done):
                     done += 1
                     yield item

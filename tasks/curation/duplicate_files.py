@@ -13,6 +13,7 @@ from distributed import Client
 from tasks.corpus.artifact import content_hash
 from tasks.corpus.document import Document, parse_record
 from tasks.corpus.manifest import Manifest, Shard
+from tasks.corpus.parquet import read_table
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation import dedup
@@ -168,4 +169,4 @@ def read_duplicates(output: str, shard: Shard) -> dict[int, dict[str, Any]]:
     if not store.exists(name):
         return {}
     with store.open(name) as stream:
-        return {item["row"]: item for item in pq.read_table(stream).to_pylist()}
+        return {item["row"]: item for item in read_table(stream).to_pylist()}

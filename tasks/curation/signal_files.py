@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from tasks.corpus.artifact import content_hash
 from tasks.corpus.document import Document, Fault, parse_record
 from tasks.corpus.manifest import Shard, checksum
+from tasks.corpus.parquet import read_table
 from tasks.corpus.shards import TEXT_SUFFIXES, BadRow, BadTail, Row, read_shard, stem
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation import signals
@@ -165,7 +166,7 @@ def _given(document: Document) -> dict[str, Any]:
 def read_signals(output: str, shard: Shard, config: CurationConfig, columns: list[str] | None = None) -> pa.Table:
     """A shard's sidecar as a table."""
     with open_store(output).sub("signals").open(f"{signals_key(shard, config)}.parquet") as stream:
-        return pq.read_table(stream, columns=columns)
+        return read_table(stream, columns)
 
 
 def read_status(output: str, shard: Shard, config: CurationConfig) -> dict[str, Any] | None:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pyarrow.parquet as pq
-
+from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import open_store
 from tasks.errors import DataError
 
@@ -14,7 +13,7 @@ def find_verdicts(output: str, doc_id: str) -> list[dict[str, Any]]:
     found = []
     for entry in store.list("verdicts/"):
         with store.open(entry.key) as stream:
-            for row in pq.read_table(stream).to_pylist():
+            for row in read_table(stream).to_pylist():
                 if (row["doc_id"] or "").startswith(doc_id) or row["source_id"] == doc_id:
                     found.append(row)
     if not found:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.corpus.artifact import Artifact, read_artifact
+from tasks.corpus.parquet import open_parquet, read_batches
 from tasks.corpus.storage import Store, join, open_store
 from tasks.errors import DataError
 from tasks.gates.frames import SAMPLE_ROWS, Records, Subject, read_object, seeded, share, shown_text, text_measures
@@ -109,14 +110,14 @@ def _sample(store: Store, rows: dict[str, int], seed: str) -> Records:
 def _documents(store: Store, key: str, wanted: set[int]) -> Iterator[dict[str, Any]]:
     """The wanted rows of one file. Row groups that hold none of them are not read."""
     with _local_file(store, key) as stream, _readable(store, key):
-        file = pq.ParquetFile(stream)
+        file = open_parquet(stream)
         present = [name for name in COLUMNS if name in file.schema_arrow.names]
         first = 0
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
             if any(row in wanted for row in range(first, first + size)):
                 start = first
-                for batch in file.iter_batches(BATCH_ROWS, [group], columns=present):
+                for batch in read_batches(file, BATCH_ROWS, groups=[group], columns=present):
                     for offset in range(batch.num_rows):
                         if start + offset in wanted:
                             yield _document(key, start + offset, _record(batch, offset))

@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.corpus.artifact import Artifact, read_artifact
+from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import Store, join, open_store
 from tasks.errors import DataError
 from tasks.gates.frames import Records, Subject, read_object, seeded, share
@@ -132,6 +132,6 @@ def _header(stream: BinaryIO, where: str) -> tuple[np.dtype, int]:
 def _starts(store: Store, key: str) -> np.ndarray:
     with store.open(key) as stream:
         try:
-            return pq.read_table(stream, columns=["start"])["start"].to_numpy()
+            return read_table(stream, ["start"])["start"].to_numpy()
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{join(store.uri, key)}: not readable as Parquet: {error}") from None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tasks.corpus.parquet import open_parquet, read_batches
 from tasks.corpus.storage import join, open_store
 from tasks.errors import DataError
 
@@ -43,11 +43,11 @@ def read_documents(corpus: str) -> Iterator[CuratedDocument]:
     for key in keys:
         with store.open(key) as stream:
             try:
-                file = pq.ParquetFile(stream)
+                file = open_parquet(stream)
                 missing = sorted(set(COLUMNS) - set(file.schema_arrow.names))
                 if missing:
                     raise DataError(f"{join(store.uri, key)}: no column {', '.join(missing)}; is this a curated shard?")
-                for batch in file.iter_batches(batch_size=512, columns=COLUMNS):
+                for batch in read_batches(file, 512, columns=COLUMNS):
                     for row in batch.to_pylist():
                         yield CuratedDocument(**row)
             except pa.ArrowException as error:

@@ -20,6 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import to_json
 from tasks.errors import ConservationError, DataError
 from tasks.settings import StrictModel
@@ -207,7 +208,7 @@ class TokenShards:
 
     def documents(self) -> pa.Table:
         """The documents of the split in stream order."""
-        return pa.concat_tables(pq.read_table(self.folder / shard.documents_file) for shard in self.entry.shards)
+        return pa.concat_tables(read_table(self.folder / shard.documents_file) for shard in self.entry.shards)
 
     def counts(self) -> np.ndarray:
         """How often each token occurs in the split: (vocab_size,) int64."""
