@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from tasks.corpus.privacy import excerpt
 from tasks.errors import ConfigError
 from tasks.gates.contract import Column, Contract, Expectation, Frame, Severity
-from tasks.gates.privacy import excerpt
 from tasks.gates.wording import expected_words, observed_words
 from tasks.settings import StrictModel
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tasks.gates.privacy import excerpt
+from tasks.corpus.privacy import excerpt
 
 if TYPE_CHECKING:
     import pandas

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.gates.privacy import excerpt, mask
+from tasks.corpus.privacy import excerpt, mask
 
 
 @pytest.mark.parametrize(
