@@ -17,6 +17,20 @@ class LanguageConfig(StrictModel):
     undetermined_below: float = Field(0.3, ge=0, le=1, description="below this score the language is 'und'")
 
 
+class ParagraphConfig(StrictModel):
+    """Paragraphs of prose that repeat an earlier one of the same snapshot, exactly or nearly, are cut."""
+
+    min_tokens: int = Field(30, ge=5, description="words, or characters of a script without spaces; shorter ones stay")
+    threshold: float = Field(0.9, gt=0, lt=1, description="exact Jaccard of the shingle sets")
+
+
+class SentenceConfig(StrictModel):
+    """Sentences of prose that stand word for word in many documents of the snapshot are cut from all but the first."""
+
+    min_tokens: int = Field(10, ge=3, description="words, or characters of a script without spaces; shorter ones stay")
+    documents: int = Field(3, ge=2, description="in at least so many documents")
+
+
 class DedupConfig(StrictModel):
     """Near-duplicate search. Two documents are duplicates when their shingle sets' Jaccard is ≥ `threshold`."""
 
@@ -28,6 +42,13 @@ class DedupConfig(StrictModel):
     recall_weight: float = Field(
         0.95, gt=0, lt=1, description="weight of a missed pair when datasketch picks bands × rows"
     )
+    memory_budget: int = Field(2048, ge=64, description="MiB that a worker may use for clustering; changes no result")
+    max_comparisons: int = Field(
+        100_000, ge=1, description="earlier survivors looked at for one document; where it acts, the report counts it"
+    )
+    paragraphs: ParagraphConfig | None = Field(None, description="absent: paragraphs are not compared")
+    sentences: SentenceConfig | None = Field(None, description="absent: sentences are not compared")
+    min_characters: int = Field(100, ge=1, description="with less left after cuts of these levels, a text is dropped")
 
 
 class Bound(StrictModel):
@@ -80,13 +101,14 @@ class CurationConfig(StrictModel):
 
     @cached_property
     def hash(self) -> str:
-        return content_hash(self.model_dump())
+        return content_hash(self.model_dump(exclude={"dedup": {"memory_budget"}}))
 
     @cached_property
     def signals_hash(self) -> str:
         """Hash of what signals depend on: thresholds are left out, so they can be cut again for nothing."""
         rules = {name: rule.model_dump(exclude={"bounds"}) for name, rule in self.rules.items()}
-        return content_hash({**self.model_dump(exclude={"rules"}), "rules": rules})
+        signatures = self.dedup.model_dump(include={"words", "characters", "permutations", "seed"})
+        return content_hash({**self.model_dump(exclude={"rules"}), "dedup": signatures, "rules": rules})
 
     def rule_set(self, language: str, kind: str) -> RuleSet | None:
         """The rules of a document; None when its language has none."""
