@@ -1,4 +1,4 @@
-"""Commands of training: what the detached trainer runs, and a look at a job."""
+"""Commands of training: records brought into form, what the detached trainer runs, and a look at a job."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,25 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Add `run-job` and `job-status`."""
+    """Add `import-instructions`, `run-job` and `job-status`."""
+
+    @app.command("import-instructions")
+    def import_instructions_command(
+        uri: Annotated[str, typer.Option("--from", help="file or folder of Alpaca, ShareGPT or OpenAI records")],
+        into: Annotated[str, typer.Option(help="folder or s3://… for the records")],
+        category: Annotated[str, typer.Option(help="of records that name none")] = "general",
+        source: Annotated[str | None, typer.Option(help="of records that name none; default: the file's name")] = None,
+    ) -> None:
+        """Bring instruction records into the project's form; rows that do not fit are set aside with a reason."""
+        from tasks.training.importing import import_instructions
+
+        for report in import_instructions(uri, into, category=category, source=source):
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in report["reasons"].items())
+            typer.echo(
+                f"{report['file']}: read {report['read']:,} = {report['imported']:,} imported "
+                f"+ {report['repeated']:,} repeated + {report['quarantined']:,} set aside"
+                + (f" ({reasons})" if reasons else "")
+            )
 
     @app.command("run-job")
     def run_job_command(

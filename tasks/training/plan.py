@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tasks.corpus.artifact import NAME, content_hash, file_hash, read_artifact
+from tasks.corpus.shards import is_shard as not_a_marker
 from tasks.corpus.storage import exists, join, open_store
 from tasks.errors import ConfigError, DataError
 from tasks.settings import StrictModel
@@ -115,4 +116,4 @@ def _absolute(uri: str) -> str:
 
 def is_shard(key: str) -> bool:
     """Whether an object is data that a stage reads; status files beside it are not."""
-    return key.endswith((".parquet", ".jsonl", ".jsonl.gz", ".jsonl.zst"))
+    return not_a_marker(key) and key.endswith((".parquet", ".jsonl", ".jsonl.gz", ".jsonl.zst"))
