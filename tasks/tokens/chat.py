@@ -72,7 +72,7 @@ def encode_conversation(tokenizer: Any, messages: Messages) -> tuple[np.ndarray,
         ends = np.flatnonzero(closing[inside])
         if not len(ends):
             raise DataError(
-                "the chat template ends the assistant's turn with no special token, so a model could not learn to stop; "
+                "the chat template ends an answer with no special token, so a model could not learn to stop; "
                 "add one, and {% generation %} … {% endgeneration %} around both, in chat_template.jinja"
             )
         mask[inside[: ends[-1] + 1]] = True  # after the end of a turn nothing is generated
