@@ -19,3 +19,7 @@ class ConservationError(DataError):
 
 class StorageError(AthanorError):
     """A store that cannot be read or written."""
+
+
+class UnreadableError(StorageError):
+    """One object that cannot be read, although its store answers: it is quarantined where others can go on."""

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tasks.corpus.shards import is_shard
 from tasks.corpus.storage import Entry, Store, join, open_store, read_json
-from tasks.errors import DataError, StorageError
+from tasks.errors import DataError, UnreadableError
 from tasks.settings import StrictModel
 
 NAME = "manifest.json"
@@ -63,7 +63,7 @@ def take_inventory(landing: str, snapshot: str, curation: dict[str, Any], max_gr
     store = open_store(landing)
     entries = [entry for entry in store.list() if is_shard(entry.key)]
     if not entries:
-        raise DataError(f"{landing}: no shards found; expected .jsonl, .jsonl.gz, .jsonl.zst, .parquet or .txt files")
+        raise DataError(f"{landing}: {_nothing(store)}")
     with ThreadPoolExecutor(8) as pool:
         checksums = list(pool.map(partial(_checksum, store), entries))
     count = min(max_groups, -(-len(entries) // SHARDS_PER_GROUP))
@@ -87,6 +87,16 @@ def take_inventory(landing: str, snapshot: str, curation: dict[str, Any], max_gr
     return Manifest(snapshot=snapshot, landing=store.uri, curation=curation, shards=shards)
 
 
+def _nothing(store: Store) -> str:
+    """Why there is no shard."""
+    here = store.local()
+    if here is not None and not here.exists():
+        return "no such folder; name the one that holds the shards"
+    if here is not None and not here.is_dir():
+        return "a file; name the folder that holds it"
+    return "no shards found; expected .jsonl, .jsonl.gz, .jsonl.zst, .parquet or .txt files"
+
+
 def _group_name(number: int, count: int) -> str:
     return f"group-{number:0{len(str(count - 1))}d}"
 
@@ -94,7 +104,7 @@ def _group_name(number: int, count: int) -> str:
 def _checksum(store: Store, entry: Entry) -> str:
     try:
         return checksum(store, entry.key)
-    except (StorageError, OSError):
+    except (UnreadableError, OSError):  # a store that fails is no fault of the file: that goes on up
         return ""
 
 

@@ -6,6 +6,7 @@ file cannot be read on, its remainder as `BadTail`. The container is told by its
 
 import io
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import zstandard
 
@@ -26,7 +28,10 @@ CHUNK = 1 << 16  # bytes read at a time
 PACKED_CHUNK = 1 << 11  # bytes unpacked at a time: a bomb of zstd's best ratio, 1:32000, then gives 64 MB and no more
 MAX_WINDOW = 1 << 28  # bytes of zstd's window, as `zstd --long=28` writes
 MANY_KEYS = 50
-BATCH_ROWS = 256  # rows of Parquet decoded at a time
+BATCH_ROWS = 256  # rows of Parquet decoded at a time, at most
+BATCH_BYTES = 64 << 20  # of them, by the row group's own word
+# After '{' or ',' a string that holds a backslash: a key, perhaps, that is spelled with an escape.
+ESCAPED_KEY = re.compile(rb'[{,]\s*"[^"\\]*\\')
 MAX_RECORD_BYTES = 256 << 20
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".txt", ".md")
 TEXT_SUFFIXES = (".txt", ".md")  # one document a file
@@ -55,7 +60,10 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class BadTail:
-    """What could not be read: `size` bytes of the file; `offset` is where, in the unpacked stream, reading ended."""
+    """What could not be read: `size` bytes of the file; `offset` is where reading ended.
+
+    It counts in the unpacked stream; in Parquet, in the file itself.
+    """
 
     offset: int
     size: int
@@ -101,7 +109,7 @@ def _read(stream: BinaryIO, key: str, head: bytes, size: int, limit: int) -> Ite
     if suffix not in SUFFIXES:
         yield BadTail(0, size, "unknown_format", f"suffix {suffix!r}")
     elif head == b"PAR1":
-        yield from _read_parquet(stream, size)
+        yield from _read_parquet(stream, size, limit)
     elif suffix == ".parquet":
         yield BadTail(0, size, "corrupt", "not a Parquet file: it does not begin with 'PAR1'")
     elif suffix in TEXT_SUFFIXES:
@@ -133,7 +141,7 @@ def _unpack(stream: BinaryIO, head: bytes, size: int) -> Iterator[_Piece | BadTa
 
 
 def _decode(stream: BinaryIO, size: int, new: Any, error_type: type[Exception]) -> Iterator[_Piece | BadTail]:
-    decoder, begun, position = new(), False, 0
+    decoder, begun, position, last = new(), False, 0, b"\n"
     while chunk := stream.read(PACKED_CHUNK):
         position += len(chunk)
         while chunk:
@@ -144,13 +152,14 @@ def _decode(stream: BinaryIO, size: int, new: Any, error_type: type[Exception]) 
             try:
                 data = decoder.decompress(chunk)
             except error_type as error:
-                if not begun and position > len(chunk):
+                if not begun and last != b"\n":
                     yield _Piece(b"\n", position - len(chunk))  # a whole member came before: its last row is whole
                 yield BadTail(-1, size - position + len(chunk), "corrupt", str(error))
                 return
             begun = True
             chunk = decoder.unused_data if decoder.eof else b""
             if data:
+                last = data[-1:]
                 yield _Piece(data, position - len(chunk))
             if decoder.eof:
                 decoder, begun = new(), False
@@ -203,19 +212,32 @@ def _record(line: bytes, index: int, offset: int, size: int) -> Row | BadRow:
             line.decode("utf-8")
         except UnicodeDecodeError as problem:
             return BadRow(index, offset, size, "invalid_utf8", f"at byte {problem.start} of the line")
-        reason = "lone_surrogate" if "surrogate" in str(error) else "not_json"
-        return BadRow(index, offset, size, reason, str(error))
+        return BadRow(index, offset, size, _json_fault(str(error)), str(error))
     if not isinstance(record, dict):
         return BadRow(index, offset, size, "not_an_object", f"found {type(record).__name__}")
-    # orjson keeps the last of two equal keys. A cheap count finds the suspects, the slow parser judges them.
-    if len(record) > MANY_KEYS or any(line.count(b'"' + key.encode() + b'"') > 1 for key in record):
+    if _may_repeat_a_key(line, record):
         try:
             twice = _repeated_key(line)
         except RecursionError:
             return BadRow(index, offset, size, "unsupported_value", "values are nested too deeply")
-        if twice:
+        if twice is not None:
             return BadRow(index, offset, size, "duplicate_key", f"key {twice!r} stands more than once")
     return Row(index, offset, record)
+
+
+def _json_fault(said: str) -> str:
+    """The reason that stands behind orjson's words."""
+    if "surrogate" in said:
+        return "lone_surrogate"
+    return "unsupported_value" if "depth limit" in said else "not_json"
+
+
+def _may_repeat_a_key(line: bytes, record: dict[str, Any]) -> bool:
+    """orjson keeps the last of two equal keys. This cheap look finds the suspects; the slow parser judges them."""
+    if len(record) > MANY_KEYS or any(line.count(b'"' + key.encode() + b'"') != 1 for key in record):
+        return True  # it stands there twice, or only with escapes
+    # Or once plainly and once with one of these escapes: "te\u0078t" is "text".
+    return (b"\\u" in line or b"\\/" in line) and ESCAPED_KEY.search(line) is not None
 
 
 def _repeated_key(line: bytes) -> str | None:
@@ -248,7 +270,7 @@ def _read_text(pieces: Iterator[_Piece | BadTail], key: str, limit: int) -> Iter
     yield Row(0, 0, {"text": text, "id": key})
 
 
-def _read_parquet(stream: BinaryIO, size: int) -> Iterator[Item]:
+def _read_parquet(stream: BinaryIO, size: int, limit: int) -> Iterator[Item]:
     try:
         file = open_parquet(stream)
     except (pa.ArrowException, OSError) as error:
@@ -257,37 +279,55 @@ def _read_parquet(stream: BinaryIO, size: int) -> Iterator[Item]:
     index = 0
     for group in range(file.metadata.num_row_groups):
         described = file.metadata.row_group(group)
+        count = max(described.num_rows, 1)
+        fitting = max(1, min(BATCH_ROWS, BATCH_BYTES * count // max(described.total_byte_size, 1)))
         done = 0
         try:
-            for batch in read_batches(file, BATCH_ROWS, groups=[group]):
-                for item in _rows(batch, index + done):
+            for batch in read_batches(file, fitting, groups=[group]):
+                for item in _rows(batch, index + done, limit):
                     done += 1
                     yield item
         except (pa.ArrowException, OSError) as error:
             lost = described.num_rows - done
-            stored = sum(described.column(number).total_compressed_size for number in range(described.num_columns))
-            lost_bytes = max(stored * lost // max(described.num_rows, 1), 1)
-            yield BadTail(-1, lost_bytes, "corrupt", f"row group {group}, last {lost} rows: {error}")
+            columns = [described.column(number) for number in range(described.num_columns)]
+            stored = sum(column.total_compressed_size for column in columns) * lost // count
+            begins = min(column.dictionary_page_offset or column.data_page_offset for column in columns)
+            yield BadTail(begins, max(stored, 1), "corrupt", f"row group {group}, last {lost} rows: {error}")
         index += described.num_rows  # rows keep their number even when an earlier group is damaged
 
 
 _CONVERSION = (pa.ArrowException, ValueError, OverflowError, KeyError, TypeError)
 
 
-def _rows(batch: pa.RecordBatch, first: int) -> Iterator[Row | BadRow]:
-    """The rows of a batch, numbered from `first`. One value that Python cannot hold spoils its row alone."""
+def _rows(batch: pa.RecordBatch, first: int, limit: int) -> Iterator[Row | BadRow]:
+    """The rows of a batch, numbered from `first`. A row too large, or with a value that Python cannot hold, is bad."""
+    sizes = _text_sizes(batch)
     try:
-        for number, record in enumerate(batch.to_pylist()):
-            yield Row(first + number, -1, record)
-        return
+        if max(sizes, default=0) <= limit:
+            for number, record in enumerate(batch.to_pylist()):
+                yield Row(first + number, -1, record)
+            return
     except _CONVERSION:  # raised before the first row was given out
-        singles = [batch.slice(number, 1) for number in range(batch.num_rows)]
-    for number, single in enumerate(singles):
+        pass
+    for number, size in enumerate(sizes):
+        single = batch.slice(number, 1)
         try:
-            yield Row(first + number, -1, single.to_pylist()[0])
+            if size > limit:
+                yield BadRow(first + number, -1, size, "record_too_large", f"{size} bytes; the limit is {limit}")
+            else:
+                yield Row(first + number, -1, single.to_pylist()[0])
         except _CONVERSION as error:
             reason = "invalid_utf8" if isinstance(error, UnicodeDecodeError) else "unsupported_value"
             yield BadRow(first + number, -1, 0, reason, f"{_bad_column(single)}: {error}"[:200])
+
+
+def _text_sizes(batch: pa.RecordBatch) -> list[int]:
+    """Bytes of strings in each row."""
+    total = pa.array([0] * batch.num_rows, pa.int64())
+    for column in batch.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_binary(column.type):
+            total = pc.add(total, pc.fill_null(pc.cast(pc.binary_length(column), pa.int64()), 0))
+    return total.to_pylist()
 
 
 def _bad_column(single: pa.RecordBatch) -> str:

@@ -5,8 +5,10 @@ temporary name and a rename locally, a single put or a multipart completion on S
 or the new one, or none; never half of one.
 """
 
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 
@@ -34,14 +36,21 @@ __all__ = [
 
 
 def open_store(uri: str) -> Store:
-    """The store at a URI: `s3://bucket/prefix`, `file:///folder` or a path."""
+    """The store at a URI: `s3://bucket/prefix`, `file:///folder` (percent-encoded) or a path."""
     if not uri:
         raise StorageError("an empty URI; expected a folder or s3://bucket/prefix")
     if uri.startswith("s3://"):
+        if not re.match(r"s3://[\w.-]{3,255}(/|$)", uri, re.ASCII):
+            raise StorageError(f"{uri}: names no bucket; expected s3://bucket/prefix")
         return S3Store(uri)
     if "://" in uri and not uri.startswith("file://"):
         raise StorageError(f"{uri}: unknown scheme; expected a folder or s3://bucket/prefix")
-    return LocalStore(uri.removeprefix("file://"))
+    if not uri.startswith("file://"):
+        return LocalStore(uri)
+    host, slash, path = uri.removeprefix("file://").partition("/")
+    if host not in ("", "localhost"):
+        raise StorageError(f"{uri}: names the machine {host!r}; a folder of this one is file:///folder")
+    return LocalStore(unquote(slash + path))
 
 
 def join(uri: str, *parts: str) -> str:

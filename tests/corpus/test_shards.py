@@ -183,6 +183,42 @@ def test_parquet_oddities(tmp_path: Path) -> None:
     assert reasons(items) == ["invalid_utf8"]
 
 
+def test_a_row_of_parquet_over_the_limit_costs_itself_alone(tmp_path: Path) -> None:
+    texts = ["small", "x" * 3000, None, "small too"]
+    pq.write_table(pa.table({"text": texts, "note": ["n"] * 4, "number": [1] * 4}), tmp_path / "a.parquet")
+    items = list(read_shard(LocalStore(tmp_path), "a.parquet", max_record_bytes=3000))
+    assert [record["text"] for record in records(items)] == ["small", None, "small too"]
+    bad = items[1]
+    assert isinstance(bad, BadRow)
+    assert (bad.index, bad.reason, bad.size) == (1, "record_too_large", 3001)
+
+
+def test_large_rows_of_parquet_are_decoded_few_at_a_time(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [f"{n}" * 10_000_000 for n in range(8)]}), tmp_path / "a.parquet")
+    before = pa.default_memory_pool().max_memory()
+    assert len(records(list(read_shard(LocalStore(tmp_path), "a.parquet")))) == 8
+    assert pa.default_memory_pool().max_memory() <= max(before, 400 << 20)
+
+
+KEYS = st.text(st.sampled_from('tex"\\\n/中é😀{,: '), max_size=4)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(keys=st.lists(KEYS, min_size=1, max_size=5), noise=st.randoms(use_true_random=False))
+def test_a_key_that_comes_twice_is_found_however_it_is_spelled(tmp_path: Path, keys: list[str], noise) -> None:
+    pairs = ", ".join(f"{spelled(key, noise)}: {json.dumps(noise.choice(keys))}" for key in keys)
+    found = reasons(read(tmp_path, "a.jsonl", f"{{{pairs}}}".encode()))
+    assert found == (["duplicate_key"] if len(set(keys)) < len(keys) else [])
+
+
+def spelled(key: str, noise) -> str:
+    """A key as JSON, each character plain or as an escape."""
+    units = key.encode("utf-16-be")
+    escaped = "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))
+    plain = json.dumps(key, ensure_ascii=noise.random() < 0.5)
+    return noise.choice([plain, f'"{escaped}"', plain.replace("/", "\\/")])
+
+
 def test_a_damaged_row_group_costs_that_group_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts = [f"{n} " * 50 for n in range(300)]

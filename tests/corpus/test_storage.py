@@ -114,3 +114,14 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 def test_unknown_scheme() -> None:
     with pytest.raises(StorageError, match=r"ftp://host.*unknown scheme"):
         open_store("ftp://host/x")
+
+
+@pytest.mark.parametrize("uri", ["file://{}/a%20b/%E4%B8%AD", "file://localhost{}/a%20b/中"])
+def test_file_uris_are_percent_decoded(tmp_path: Path, uri: str) -> None:
+    open_store(uri.format(tmp_path)).write("k", b"1")
+    assert (tmp_path / "a b" / "中" / "k").read_bytes() == b"1"
+
+
+def test_a_file_uri_of_another_machine_is_refused() -> None:
+    with pytest.raises(StorageError, match="names the machine 'host'"):
+        open_store("file://host/folder")

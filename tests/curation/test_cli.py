@@ -33,7 +33,7 @@ def test_curate_and_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, status, message",
     [
-        (["curate", "--input", "/nowhere/at/all", "--output", "OUT"], 1, "no shards found"),
+        (["curate", "--input", "/nowhere/at/all", "--output", "OUT"], 1, "/nowhere/at/all: no such folder"),
         (["curate", "--input", "IN", "--output", "OUT", "--config", "defalt"], 2, "did you mean 'default'"),
         (["why", "--output", "OUT", "abc"], 1, "no such document"),
         (["lineage", "OUT"], 1, "no artifact here"),
