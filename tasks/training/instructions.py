@@ -10,14 +10,15 @@ from tasks.corpus.artifact import content_hash
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import open_store
 from tasks.errors import DataError
-from tasks.tokens.chat import check_template, encode_conversation
+from tasks.tokens.chat import UnfitRecord, check_template, encode_conversation
 from tasks.tokens.documents import Split, fraction, split_of
 from tasks.tokens.packing import best_fit
+from tasks.training.conversations import Unusable, read_conversation
 from tasks.training.data import PackedConversations
 from tasks.training.plan import is_shard
 from tasks.training.recipe import SftStage
 
-ROLES = ("system", "user", "assistant")
+ALL = "instructions"  # the one group where categories are not told apart
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,35 @@ def read_instructions(uri: str, config: SftStage) -> Instructions:
 
 
 def _conversation(record: dict[str, Any]) -> Conversation | None:
-    messages = record.get("messages")
-    if not isinstance(messages, list) or not messages:
+    try:
+        messages = read_conversation(record)
+    except Unusable:
         return None
-    plain = []
-    for message in messages:
-        if not isinstance(message, dict) or message.get("role") not in ROLES:
-            return None
-        if not isinstance(message.get("content"), str):
-            return None
-        plain.append({"role": message["role"], "content": message["content"]})
     return Conversation(
-        content_hash(plain), plain, str(record.get("source") or ""), str(record.get("category") or "general")
+        content_hash(messages), messages, str(record.get("source") or ""), str(record.get("category") or "general")
     )
+
+
+def by_category(conversations: list[Conversation], config: SftStage) -> dict[str, list[Conversation]]:
+    """Conversations by category, in the order of names; all under `instructions` when nothing asks for more.
+
+    Raises DataError when a category of the mixture has no conversation.
+    """
+    if not config.by_category:
+        return {ALL: conversations}
+    groups: dict[str, list[Conversation]] = {}
+    for conversation in conversations:
+        groups.setdefault(conversation.category, []).append(conversation)
+    if config.mixture:
+        missing = sorted(set(config.mixture.shares) - set(groups))
+        if missing:
+            there = ", ".join(f"{name} ({len(groups[name]):,})" for name in sorted(groups))
+            raise DataError(
+                f"mixture: no record is of category {', '.join(missing)}; there are: {there}. Add records "
+                "(import-instructions --category), or change the mixture of the stage"
+            )
+        groups = {name: groups[name] for name in config.mixture.shares}
+    return dict(sorted(groups.items()))
 
 
 def pack_conversations(
@@ -86,16 +103,17 @@ def pack_conversations(
 ) -> PackedConversations:
     """Encode and pack conversations (best fit). One longer than `length` is cut; `counts` says how many.
 
-    A record whose supervised part is cut away, or which holds a special token as text, is left out and counted.
-    Raises DataError when the chat template cannot mark the assistant's tokens, or nothing is left.
+    A record whose supervised part is cut away, which holds a special token as text, or which the template refuses is
+    left out and counted. Raises DataError when the template cannot mark the assistant's tokens, or nothing is left.
     """
     check_template(tokenizer)
     items: list[tuple[np.ndarray, np.ndarray]] = []
+    names: list[tuple[str, str]] = []
     for conversation in conversations:
         try:
             ids, mask = encode_conversation(tokenizer, conversation.messages)
-        except DataError:
-            counts["special_token_in_text"] += 1
+        except UnfitRecord as error:
+            counts[error.reason] += 1
             continue
         counts["cut"] += len(ids) > length
         if not mask[1:length].any():
@@ -103,7 +121,10 @@ def pack_conversations(
             continue
         counts["used"] += 1
         items.append((ids[:length], mask[:length]))
+        names.append((conversation.id, conversation.source))
     if not items:
         raise DataError(f"of {len(conversations)} instruction records none can be learnt from ({dict(counts)})")
     bins = best_fit([len(ids) for ids, _ in items], length)
-    return PackedConversations([[items[i] for i in members] for members in bins], length)
+    return PackedConversations(
+        [[items[i] for i in members] for members in bins], length, [names[i] for members in bins for i in members]
+    )

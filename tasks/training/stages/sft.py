@@ -1,36 +1,128 @@
 """Stage *sft*: a model and instruction records → a model that answers. The loss sees the assistant's tokens alone."""
 
 import shutil
+from collections import Counter
+from typing import Any
 
+from tasks.corpus.artifact import Artifact, read_artifact
+from tasks.errors import ConfigError, DataError
+from tasks.tokens.shards import TokenShards
 from tasks.tokens.tokenizer import load_tokenizer
+from tasks.training.adapters import export_adapted, with_adapters
+from tasks.training.augmentation import augmented
+from tasks.training.companions import DynamicCurriculum, HeldOut
 from tasks.training.context import Context
-from tasks.training.data import Loader
+from tasks.training.data import Source
 from tasks.training.engine import Engine, join_ranks
-from tasks.training.instructions import pack_conversations, read_instructions
-from tasks.training.loop import train
+from tasks.training.instructions import Instructions, by_category, pack_conversations, read_instructions
+from tasks.training.loop import Companion, train
 from tasks.training.losses import causal_loss
 from tasks.training.model import export_model, load_model
 from tasks.training.recipe import SftStage
+from tasks.training.sampling import REPLAY, Joined, TuningLoader, WeightedOrder, replay_source, weights_of
+from tasks.training.unfreezing import ProgressiveUnfreezing, unit_of
 
 
 def run(context: Context) -> None:
-    """Tune the parent on packed conversations, gather the weights, export and publish."""
+    """Tune the parent on packed conversations and replayed documents, keep the best, export and publish."""
     config = context.spec.config
     assert isinstance(config, SftStage)
     join_ranks(context)
 
-    parent = context.parent("model")
+    parent, ancestor = context.parent("model"), read_artifact(context.spec.parents["model"].uri)
+    config = with_peak(config, ancestor)
     tokenizer = load_tokenizer(parent)
     records = read_instructions(context.spec.data["instructions"].uri, config)
-    source = pack_conversations(records.splits["train"], tokenizer, config.sequence_length, records.counts)
-    loader = Loader(source, config, rank=context.rank, pad=tokenizer.pad_token_id)
+    parts = training_parts(context, config, tokenizer, records)
+    source = Joined(parts)
+    order = WeightedOrder(source, weights_of(parts, config), config.seed)
+    loader = TuningLoader(
+        source, config, rank=context.rank, pad=tokenizer.pad_token_id, world=context.ranks, order=order
+    )
 
-    model = load_model(parent)
-    engine = Engine(model, config)
-    train(context, engine, loader, causal_loss)
+    model: Any = load_model(parent)
+    if config.lora:
+        model = with_adapters(model, config.lora, config.seed)
+    engine = Engine(model, config, unit_of) if config.unfreezing else Engine(model, config)
+    heldout = HeldOut(heldout_parts(config, tokenizer, records), config, rank=context.rank, pad=tokenizer.pad_token_id)
+    companions: list[Companion] = [heldout]
+    if config.curriculum:
+        companions.append(DynamicCurriculum(config.curriculum, heldout, order))
+    if config.unfreezing:
+        companions.append(ProgressiveUnfreezing(config.unfreezing))
+    checkpoints = train(context, engine, loader, causal_loss, companions, tokenizer.decode)
+    last = max(heldout.losses)
+    if heldout.best != last:
+        checkpoints.load(heldout.best)
 
     state = engine.gather()
     if context.first:
         shutil.rmtree(context.output, ignore_errors=True)
-        export_model(state, model, tokenizer, context.output)
-        context.publish("model", {**context.summary(), "records": dict(records.counts)})
+        if config.lora:
+            export_adapted(state, parent, ancestor.hash, config.lora, tokenizer, context.output)
+        else:
+            export_model(state, load_model(parent), tokenizer, context.output)
+        context.publish(
+            "model",
+            {
+                **context.summary(),
+                "peak_learning_rate": config.optimizer.learning_rate,
+                "parent_share": rate_share(config, ancestor),
+                "records": dict(records.counts),
+                "shares": loader.shares_of_tokens(last),
+                "best_step": heldout.best,
+                "stopped_early": heldout.done,
+            },
+        )
+
+
+def with_peak(config: SftStage, parent: Artifact) -> SftStage:
+    """The same configuration with its peak learning rate. Raises ConfigError when the parent records none."""
+    share, peak = config.optimizer.parent_share, parent.metrics.get("peak_learning_rate")
+    if share is None:
+        return config
+    if not peak:
+        raise ConfigError(
+            f"stage '{config.name}': parent_share {share:g} of what? its parent records no peak_learning_rate; give "
+            "learning_rate instead"
+        )
+    optimizer = config.optimizer.model_copy(update={"learning_rate": share * peak, "parent_share": None})
+    return config.model_copy(update={"optimizer": optimizer})
+
+
+def rate_share(config: SftStage, parent: Artifact) -> float | None:
+    """The peak learning rate as a share of the parent's, where that is known."""
+    peak = parent.metrics.get("peak_learning_rate")
+    return config.optimizer.learning_rate / peak if peak else None
+
+
+def training_parts(context: Context, config: SftStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
+    """What is trained on, by name: categories of records, and replayed pretraining data."""
+    groups = by_category(records.splits["train"], config)
+    records.counts["outside_mixture"] = len(records.splits["train"]) - sum(map(len, groups.values()))
+    parts: dict[str, Source] = {
+        name: pack_conversations(
+            augmented(some, config.augmentation, config.seed), tokenizer, config.sequence_length, records.counts
+        )
+        for name, some in groups.items()
+    }
+    if config.replay:
+        shards = TokenShards(context.parent("tokenizer") / "tokens", "train")
+        parts[REPLAY] = replay_source(shards, len(tokenizer), config.sequence_length)
+    return parts
+
+
+def heldout_parts(config: SftStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
+    """Held-out records by the same categories; one that has none is left out."""
+    wanted = set(by_category(records.splits["train"], config))
+    groups: dict[str, list[Any]] = {}
+    for conversation in records.splits["heldout"]:
+        groups.setdefault(conversation.category if config.by_category else "instructions", []).append(conversation)
+    parts: dict[str, Source] = {
+        name: pack_conversations(some, tokenizer, config.sequence_length, Counter())
+        for name, some in sorted(groups.items())
+        if name in wanted
+    }
+    if not parts:
+        raise DataError(f"stage '{config.name}': no held-out record is of {', '.join(sorted(wanted))}; add records")
+    return parts
