@@ -61,9 +61,11 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str], por
         "AIRFLOW__API_AUTH__JWT_SECRET": generated["jwt_secret"],
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # training may leave the server little of the machine
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "8",  # four minutes: long enough for a killed server to be back
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",  # what a killed scheduler had queued is queued again
         # The runner asks every second; a gate's validation tells two hundred lines of its own set-up.
         "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "http.access=WARNING great_expectations=WARNING",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",

@@ -1,5 +1,6 @@
 """Airflow's REST API, as far as the runner needs it."""
 
+import http.client
 import json
 import time
 import urllib.error
@@ -12,6 +13,7 @@ from tasks.errors import AthanorError
 
 PAGE = 100
 TIMEOUT = 60.0  # seconds; training may leave the server little of the machine
+PATIENCE = 180.0  # seconds without an answer; a killed server is started again within one minute
 
 
 class ApiError(AthanorError):
@@ -38,8 +40,8 @@ class Api:
         keeps the first task from waiting, and timing out.
         """
         try:
-            self._send("GET", "/execution/health", token=False)
-            parts = self._send("GET", "/api/v2/monitor/health", token=False)
+            self._send("GET", "/execution/health", token=False, patience=0.0)
+            parts = self._send("GET", "/api/v2/monitor/health", token=False, patience=0.0)
         except ApiError:
             return False
         names = ("metadatabase", "scheduler", "triggerer", "dag_processor")
@@ -137,8 +139,16 @@ class Api:
             if offset >= page["total_entries"]:
                 return
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None = None, *, token: bool = True) -> Any:
-        """One request; a read that got no answer (the server is busy) is sent up to three times."""
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        token: bool = True,
+        patience: float = PATIENCE,
+    ) -> Any:
+        """One request. A read, or a login, is sent again for `patience` seconds while there is no answer."""
         if token and self._token is None:
             login = {"username": self._user, "password": self._password}
             self._token = self._send("POST", "/auth/token", login, token=False)["access_token"]
@@ -147,19 +157,18 @@ class Api:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - our own URL
-        tries = 3 if method == "GET" else 1
-        for attempt in range(1, tries + 1):
+        deadline = time.monotonic() + (patience if method == "GET" or not token else 0.0)
+        while True:
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 detail = error.read().decode(errors="replace")[:300]
                 raise ApiError(f"Airflow answered {error.code} to {method} {path}: {detail}", error.code) from None
-            except OSError as error:
-                if attempt == tries:
+            except (OSError, http.client.HTTPException) as error:
+                if time.monotonic() >= deadline:
                     raise ApiError(f"Airflow at {self.url} gave no answer to {method} {path}: {error}") from None
                 time.sleep(1.0)
-        raise AssertionError("unreachable")
 
 
 def _run(dag_id: str, run_id: str) -> str:

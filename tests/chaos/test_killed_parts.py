@@ -1,0 +1,108 @@
+"""`kill -9` to every part of a run, one after another: the run ends well, with the bytes of an undisturbed one."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.corpus.artifact import read_artifact
+from tasks.corpus.registry import read_registry
+from tasks.settings import REPOSITORY
+from tests.end_to_end.runner import LIMIT, MICRO, SNAPSHOT, Runner, small_landing
+
+pytestmark = pytest.mark.slow
+
+TRAINER = r"tasks\.training\.worker"
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A process to kill: its command line, and what else must be at work at that moment."""
+
+    name: str
+    command: str
+    during: str
+
+
+# In the order in which a run gets there.
+VICTIMS = (
+    Victim("a Dask worker", r"^dask worker", r"^dask worker"),
+    Victim("the Dask scheduler", r"dask spec --spec .*distributed\.Scheduler", r"^dask worker"),
+    Victim("the DAG processor", r"airflow dag-processor", r"^dask worker"),
+    Victim("the triggerer", r"airflow triggerer", TRAINER),
+    Victim("the API server", r"airflow api[_-]server", TRAINER),
+    Victim("a trainer's rank", TRAINER, TRAINER),
+    Victim("the scheduler", r"airflow scheduler", TRAINER),
+)
+
+
+def below(pid: int) -> Iterator[tuple[psutil.Process, str]]:
+    """Every process below `pid`, with its command line."""
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield process, " ".join(process.cmdline()).strip()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def kill_in_turn(pid: int, finished: "subprocess.Popen[str]") -> list[str]:
+    """Kill every victim once, each a while after its moment has come; the names of those killed."""
+    killed: list[str] = []
+    for victim in VICTIMS:
+        while finished.poll() is None:
+            living = list(below(pid))
+            if any(re.search(victim.during, command) for _, command in living):
+                time.sleep(2.0)
+                found = [process for process, command in living if re.search(victim.command, command)]
+                if found and found[0].is_running():
+                    found[0].kill()
+                    killed.append(victim.name)
+                    time.sleep(3.0)
+                    break
+            time.sleep(0.2)
+    return killed
+
+
+def weights(uri: str) -> dict[str, str]:
+    return {name: entry.sha256 for name, entry in read_artifact(uri).files.items() if name.endswith(".safetensors")}
+
+
+def undisturbed(landing: Path, folder: Path) -> dict[str, str]:
+    """The same steps from a shell, without Airflow and without harm; the model's checksums."""
+
+    def tasks(*words: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(folder)}
+        subprocess.run([sys.executable, "-m", "tasks", *words], env=environment, check=True, timeout=LIMIT)
+
+    corpus, store = str(folder / "store" / "corpus" / SNAPSHOT), str(folder / "store")
+    tasks("curate", "--input", str(landing), "--snapshot", SNAPSHOT, "--output", corpus, "--workers", "1")
+    instructions = str(landing / "instructions")
+    tasks("train", "--recipe", str(MICRO), "--corpus", corpus, "--instructions", instructions, "--store", store)
+    return weights(read_registry(store, "micro")["candidate"]["uri"])
+
+
+def test_a_run_survives_the_death_of_each_part(tmp_path: Path) -> None:
+    landing = small_landing(tmp_path / "landing")
+    expected = undisturbed(landing, tmp_path / "calm")
+    assert expected
+    runner = Runner(tmp_path / "home", landing)
+    process = runner.start("run")
+    printed = tmp_path / "printed.txt"
+    try:
+        killed = kill_in_turn(process.pid, process)
+        text = runner.output(process)
+    finally:
+        process.kill()
+    printed.write_text(text)
+    assert killed == [victim.name for victim in VICTIMS], text
+    assert process.returncode == 0, text
+    assert runner.left() == []
+    assert weights(read_registry(runner.store, "micro")["candidate"]["uri"]) == expected

@@ -1,0 +1,98 @@
+"""A person at a terminal: `python -m plugins.local …` in a home of its own, with all processes that it starts."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tasks.sample.harvest import harvest_corpus
+from tasks.sample.instructions import harvest_instructions
+from tasks.settings import REPOSITORY
+from tasks.training.job import Job
+
+SNAPSHOT = "2026-01-15"
+LIMIT = 900.0  # seconds; a run takes about two minutes on two idle cores
+MICRO = Path(__file__).with_name("micro.yaml")
+
+
+def small_landing(folder: Path) -> Path:
+    """A landing zone of one snapshot and instruction records, from this machine."""
+    harvest_corpus(str(folder), min_documents=300, min_bytes=1_000_000, snapshot=SNAPSHOT)
+    harvest_instructions(str(folder), min_records=200, max_records=400)
+    return folder
+
+
+@dataclass
+class Runner:
+    """`python -m plugins.local` in one home, with every process that it was seen to start."""
+
+    home: Path
+    data: Path
+    seen: set[psutil.Process] = field(default_factory=set)
+
+    @property
+    def store(self) -> str:
+        return str(self.home / "store")
+
+    def start(self, command: str) -> "subprocess.Popen[str]":
+        given = ["--data", str(self.data), "--recipe", str(MICRO)] if command != "down" else []
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plugins.local", command, *given],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(self.home), "ATHANOR_WORKERS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.seen.add(psutil.Process(process.pid))
+        return process
+
+    def output(self, process: "subprocess.Popen[str]") -> str:
+        """Everything it prints until it ends, while its descendants are noted."""
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            self.look(process)
+        process.wait(timeout=LIMIT)
+        return "".join(lines)
+
+    def look(self, process: "subprocess.Popen[str]") -> None:
+        try:
+            self.seen |= set(psutil.Process(process.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return
+
+    def left(self) -> list[str]:
+        """What still lives: descendants that were seen, members of their sessions, whatever works on this home."""
+        sessions = {process.pid for process in self.seen}
+        found = []
+        for process in psutil.process_iter(["pid", "cmdline", "status"]):
+            if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+                continue
+            try:
+                session = os.getsid(process.pid)
+                marked = process.environ().get("ATHANOR_HOME") == str(self.home)
+            except (psutil.Error, ProcessLookupError):
+                continue
+            if process in self.seen or session in sessions or marked:
+                found.append(f"{process.pid} {' '.join(process.info['cmdline'] or [])}")
+        return found
+
+
+def await_job(runner: "Runner", process: "subprocess.Popen[str]") -> Job:
+    """The first training job that is seen at work."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        runner.look(process)
+        for folder in (runner.home / "jobs").glob("*"):
+            if (folder / "lease.json").exists() and Job.load(folder).status().state == "running":
+                return Job.load(folder)
+        time.sleep(0.2)
+    raise AssertionError("no training job started")
