@@ -13,6 +13,7 @@ from tasks.errors import DataError
 
 Split = Literal["train", "heldout"]
 COLUMNS = ["doc_id", "text", "source", "language", "kind"]
+OPTIONAL = ["tier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class CuratedDocument:
     source: str
     language: str
     kind: str
+    tier: str = ""  # of quality, where the corpus has tiers
 
     @property
     def group(self) -> str:
@@ -47,9 +49,10 @@ def read_documents(corpus: str) -> Iterator[CuratedDocument]:
                 missing = sorted(set(COLUMNS) - set(file.schema_arrow.names))
                 if missing:
                     raise DataError(f"{join(store.uri, key)}: no column {', '.join(missing)}; is this a curated shard?")
-                for batch in read_batches(file, 512, columns=COLUMNS):
+                there = [*COLUMNS, *(name for name in OPTIONAL if name in file.schema_arrow.names)]
+                for batch in read_batches(file, 512, columns=there):
                     for row in batch.to_pylist():
-                        yield CuratedDocument(**row)
+                        yield CuratedDocument(**{**row, "tier": row.get("tier") or ""})
             except pa.ArrowException as error:
                 raise DataError(f"{join(store.uri, key)}: not readable as Parquet: {error}") from error
 

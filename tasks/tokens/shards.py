@@ -7,7 +7,7 @@ contain (see `plain_encoder`).
 
     tokens.json                            counts, shards, which tokenizer
     <split>-00000.npy                      ids, 1-D, little-endian uint16 (uint32 from 65,536 tokens on)
-    <split>-00000.documents.parquet        doc_id, source, language, kind, start (in the stream), tokens, bytes
+    <split>-00000.documents.parquet        doc_id, source, language, kind, tier, start (in the stream), tokens, bytes
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,6 +35,7 @@ DOCUMENTS = pa.schema(
         ("source", pa.string()),
         ("language", pa.string()),
         ("kind", pa.string()),
+        ("tier", pa.string()),
         ("start", pa.int64()),
         ("tokens", pa.int64()),
         ("bytes", pa.int64()),
@@ -87,7 +88,7 @@ class _SplitWriter:
 
     def add(self, document: CuratedDocument, ids: np.ndarray) -> None:
         size = len(document.text.encode())
-        row = {name: getattr(document, name) for name in ("doc_id", "source", "language", "kind")}
+        row = {name: getattr(document, name) for name in ("doc_id", "source", "language", "kind", "tier")}
         self.rows.append({**row, "start": self.written + self.buffered, "tokens": len(ids), "bytes": size})
         self.documents += 1
         self.bytes += size

@@ -12,10 +12,10 @@ import orjson
 from tasks.corpus.artifact import NAME, Artifact, content_hash, write_artifact
 from tasks.corpus.storage import open_store, upload_folder
 from tasks.errors import AthanorError
-from tasks.training.job import Job
+from tasks.training.job import EVENTS, Job
 from tasks.training.plan import StageSpec
 
-METRICS = "metrics.jsonl"  # beside the artifact's files, but not hashed: it holds times
+METRICS = "metrics.jsonl"  # beside the artifact's files, but not hashed, like the events: it holds times
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Context:
     token: int
     rank: int
     supervisor: int  # pid of the process that started the ranks
+    ranks: int = 1
+    attempt: int = 0  # how often the ranks were started again under this token
 
     @property
     def first(self) -> bool:
@@ -53,16 +55,21 @@ class Context:
         """Add one line to progress.jsonl."""
         if self.first:
             line = {"stage": self.spec.stage, **record, "memory_mb": memory_mb()}
-            with (self.job.folder / "progress.jsonl").open("ab") as stream:
-                stream.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            self.job.append(self.token, "progress.jsonl", line)
+
+    def event(self, name: str, **evidence: Any) -> None:
+        """Add one line to events.jsonl, and say it in the log: something that a person may want to look at."""
+        if self.first:
+            self.job.event(self.token, name, **evidence)
 
     def rewind(self, step: int) -> None:
         """Forget reported steps after `step`: they are about to be taken again."""
         path = self.job.folder / "progress.jsonl"
         if self.first and path.exists():
-            *lines, _torn = path.read_bytes().split(b"\n")  # nothing, or a line that a killed trainer began
-            kept = [line for line in lines if orjson.loads(line)["step"] <= step]
-            path.write_bytes(b"".join(line + b"\n" for line in kept))
+            with self.job.owned(self.token):
+                *lines, _torn = path.read_bytes().split(b"\n")  # nothing, or a line that a killed trainer began
+                kept = [line for line in lines if orjson.loads(line)["step"] <= step]
+                path.write_bytes(b"".join(line + b"\n" for line in kept))
 
     def summary(self) -> dict[str, Any]:
         """The whole run in a few numbers, from its reported steps; a resumed run counts every step once."""
@@ -77,6 +84,7 @@ class Context:
             "tokens_per_second": round(tokens / seconds, 1),
             "padding_share": round(1 - tokens / sum(step["slots"] for step in steps), 4),
             "memory_mb": steps[-1]["memory_mb"],
+            "ranks": self.ranks,
         }
 
     def publish(self, kind: Literal["tokenizer", "model"], metrics: dict[str, Any]) -> Artifact:
@@ -84,15 +92,16 @@ class Context:
         self.job.check(self.token)
         progress = self.job.folder / "progress.jsonl"
         files = sorted(path.relative_to(self.output).as_posix() for path in self.output.rglob("*") if path.is_file())
-        if progress.exists():
-            shutil.copyfile(progress, self.output / METRICS)
+        for source, name in ((progress, METRICS), (self.job.folder / EVENTS, EVENTS)):
+            if source.exists():
+                shutil.copyfile(source, self.output / name)
         upload_folder(self.output, self.spec.artifact)
         self._remove_strangers(files)
         inputs = [*self.spec.parents.values(), *(item for item in self.spec.data.values() if item.artifact)]
-        self.job.check(self.token)
+        self.job.check(self.token)  # what two owners would write is the same, and the first record stays
         return write_artifact(
             self.spec.artifact,
-            only=tuple(name for name in files if name != METRICS),
+            only=tuple(name for name in files if name not in (METRICS, EVENTS)),
             kind=kind,
             stage=self.spec.stage,
             key=self.spec.key,
@@ -108,7 +117,7 @@ class Context:
         """Delete what an interrupted attempt left in the artifact's folder and this one did not write again."""
         store = open_store(self.spec.artifact)
         for entry in store.list():
-            if entry.key not in {*files, METRICS, NAME}:
+            if entry.key not in {*files, METRICS, EVENTS, NAME}:
                 store.delete(entry.key)
 
 

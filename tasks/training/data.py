@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from tasks.tokens.packing import positions_of
 from tasks.tokens.shards import TokenShards
 from tasks.training.losses import IGNORED
 from tasks.training.recipe import TrainedStage
+
+EXCERPT_TOKENS = 200  # of a document that is shown to a person
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Source(Protocol):
         """Which document (or conversation) each token of a sequence belongs to: (length,) int64."""
         ...
 
+    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
+        """Identity, source and first tokens of a document."""
+        ...
+
 
 class PackedDocuments:
     """Sequences of token shards; every token but a document's first is supervised."""
@@ -74,15 +81,31 @@ class PackedDocuments:
         places = np.arange(first, min(first + self.length, self.shards.entry.tokens))
         return np.searchsorted(self._starts, places, side="right") - 1
 
+    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
+        return describe_document(self.shards, self.documents, unit)
+
+
+def describe_document(shards: TokenShards, documents: pa.Table, row: int) -> tuple[str, str, np.ndarray]:
+    """doc_id, source and first tokens of a row of the documents' table."""
+    entry = {name: documents[name][row].as_py() for name in ("doc_id", "source", "start", "tokens")}
+    ids = shards.read(entry["start"], entry["start"] + min(entry["tokens"] - 1, EXCERPT_TOKENS))
+    return entry["doc_id"], entry["source"], ids
+
 
 class PackedConversations:
     """Conversations packed into sequences; only what the assistant says is supervised.
 
-    `bins` holds, for each sequence, its conversations as pairs of ids and assistant's mask.
+    `bins` holds, for each sequence, its conversations as pairs of ids and assistant's mask; `names` their identities
+    and sources, in the order of the bins.
     """
 
-    def __init__(self, bins: list[list[tuple[np.ndarray, np.ndarray]]], length: int) -> None:
-        self.bins, self.length = bins, length
+    def __init__(
+        self,
+        bins: list[list[tuple[np.ndarray, np.ndarray]]],
+        length: int,
+        names: list[tuple[str, str]] | None = None,
+    ) -> None:
+        self.bins, self.length, self.names = bins, length, names
         self._first = np.cumsum([0, *(len(items) for items in bins)])
 
     def __len__(self) -> int:
@@ -99,12 +122,21 @@ class PackedConversations:
         sizes = [len(ids) for ids, _ in self.bins[index]]
         return np.repeat(np.arange(self._first[index], self._first[index] + len(sizes)), sizes)
 
+    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
+        index = int(np.searchsorted(self._first, unit, side="right")) - 1
+        ids, _ = self.bins[index][unit - self._first[index]]
+        identity, source = self.names[unit] if self.names else (f"conversation {unit}", "")
+        return identity, source, ids[:EXCERPT_TOKENS]
+
 
 def collate(sequences: list[Sequence], length: int, pad: int) -> Batch:
-    """Pad sequences to `length` and shift labels. Padding is a document of its own, so that nothing attends to it."""
-    shape = (len(sequences), length)
+    """Pad sequences to `length` and shift labels. Padding is a document of its own, so that nothing attends to it.
+
+    No sequence at all gives one row of padding: a rank with nothing left to do still takes part in the others' work.
+    """
+    shape = (max(1, len(sequences)), length)
     ids, labels = np.full(shape, pad, np.int64), np.full(shape, IGNORED, np.int64)
-    positions = np.zeros(shape, np.int64)
+    positions = np.tile(np.arange(length), (shape[0], 1))
     for row, sequence in enumerate(sequences):
         size = len(sequence.ids)
         ids[row, :size], positions[row, :size] = sequence.ids, sequence.positions
@@ -119,35 +151,68 @@ def collate(sequences: list[Sequence], length: int, pad: int) -> Batch:
     )
 
 
-class Loader:
-    """The micro-batches of one rank at any step. Epoch e takes a permutation seeded by (seed, e)."""
+class Order(Protocol):
+    """Which sequence comes at which position of an endless run."""
 
-    def __init__(self, source: Source, config: TrainedStage, *, rank: int, pad: int) -> None:
-        self.source, self.config, self.rank, self.pad = source, config, rank, pad
+    def at(self, position: int) -> int: ...
+
+
+class Shuffled:
+    """Every sequence once an epoch; epoch e takes a permutation seeded by (seed, e)."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
         self._permutation: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    def at(self, position: int) -> int:
+        epoch, place = divmod(position, self.size)
+        if self._permutation[0] != epoch:
+            self._permutation = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self.size))
+        return int(self._permutation[1][place])
+
+
+class Loader:
+    """The micro-batches of one rank in any window of data. Window w holds the sequences of one step.
+
+    The windows do not depend on the number of ranks (`world`), so a run goes on with the same data on another one.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        config: TrainedStage,
+        *,
+        rank: int,
+        pad: int,
+        world: int | None = None,
+        order: Order | None = None,
+    ) -> None:
+        self.source, self.config, self.rank, self.pad = source, config, rank, pad
+        self.world = world or config.processes
+        self.order = order or Shuffled(len(source), config.seed)
+        self.sequences = config.sequences_per_step(source.length)
 
     @property
     def steps(self) -> int:
         """Steps of the whole run: what the recipe says, or fewer when its epochs end earlier."""
-        passes = math.ceil(self.config.epochs * len(self.source) / self.config.sequences_per_step)
+        passes = math.ceil(self.config.epochs * len(self.source) / self.sequences)
         return max(1, min(self.config.steps, passes))
 
-    def indices(self, step: int) -> list[int]:
-        """Sequences of a step over all ranks, in order."""
-        first = step * self.config.sequences_per_step
-        return [self._at(i) for i in range(first, first + self.config.sequences_per_step)]
+    def indices(self, window: int) -> list[int]:
+        """Sequences of a window over all ranks, in order."""
+        first = window * self.sequences
+        return [self.order.at(i) for i in range(first, first + self.sequences)]
 
-    def _at(self, position: int) -> int:
-        epoch, place = divmod(position, len(self.source))
-        if self._permutation[0] != epoch:
-            self._permutation = (epoch, np.random.default_rng([self.config.seed, epoch]).permutation(len(self.source)))
-        return int(self._permutation[1][place])
+    def shares(self, window: int) -> list[list[int]]:
+        """Sequences of this rank's micro-batches: as many on every rank, the last of them perhaps short or empty."""
+        indices, size = self.indices(window), self.config.micro_batch
+        rounds = range(0, len(indices), self.world * size)
+        return [indices[start + self.rank * size :][:size] for start in rounds]
 
-    def step(self, step: int) -> list[Batch]:
-        """This rank's micro-batches of a step."""
-        indices, size = self.indices(step), self.config.micro_batch
-        starts = range(self.rank * size, len(indices), self.config.processes * size)
-        return [self._batch(indices[start : start + size]) for start in starts]
+    def step(self, window: int) -> list[Batch]:
+        """This rank's micro-batches of a window."""
+        return [self.batch(share) for share in self.shares(window)]
 
-    def _batch(self, indices: list[int]) -> Batch:
+    def batch(self, indices: list[int]) -> Batch:
+        """Sequences side by side."""
         return collate([self.source[i] for i in indices], self.source.length, self.pad)

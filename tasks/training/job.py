@@ -6,6 +6,7 @@ The trainer is a process group of its own. Its folder holds
     lease.json       who owns it: a fencing token that only grows, the process, the host
     heartbeat        touched every second or two by the owner
     progress.jsonl   one line a step
+    events.jsonl     what happened besides: a checkpoint skipped, ranks restarted, a spike rolled back
     log.txt          all output
     exit.json        how it ended, with the owner's token
     checkpoints/     see `tasks.training.checkpoint`
@@ -36,6 +37,7 @@ from tasks.settings import REPOSITORY, StrictModel
 from tasks.training.plan import StageSpec
 
 STALE_AFTER = 60.0  # seconds without a heartbeat after which an owner counts as lost
+EVENTS = "events.jsonl"
 GRACE = 15.0  # seconds between asking a process group to end and killing it
 
 
@@ -107,13 +109,30 @@ class Job:
                 f"{self.folder}: this trainer (token {token}) was replaced (token {lease.token if lease else None})"
             )
 
+    @contextmanager
+    def owned(self, token: int) -> Iterator[None]:
+        """Hold the job's lock while `token` owns it: nobody takes over in between. For writes that are short."""
+        with self._locked():
+            self.check(token)
+            yield
+
+    def append(self, token: int, name: str, record: dict[str, Any]) -> None:
+        """Add one JSON line to a file of the folder; refused when `token` no longer owns the job."""
+        with self.owned(token), (self.folder / name).open("ab") as stream:
+            stream.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+    def event(self, token: int, name: str, **evidence: Any) -> None:
+        """Add one line to events.jsonl, and say it in the log: something that a person may want to look at."""
+        self.append(token, EVENTS, {"event": name, **evidence})
+        print(f"{name}: {', '.join(f'{key} {value}' for key, value in evidence.items())}", flush=True)
+
     def beat(self, token: int) -> None:
         self.check(token)
         (self.folder / "heartbeat").touch()
 
     def finish(self, token: int, state: Literal["succeeded", "failed"], message: str = "") -> None:
         """Record how the owner's run ended; the first record of a run stays."""
-        self.check(token)
+        self.check(token)  # without the lock: who ends this run holds it while it waits for this record
         if self.exit() is None:
             self._files.write("exit.json", to_json(Exit(token=token, state=state, message=message).model_dump()))
 
@@ -212,13 +231,14 @@ class Job:
         return time.time() - (self.folder / "heartbeat").stat().st_mtime
 
 
-def submit(spec: StageSpec) -> Job:
+def submit(spec: StageSpec, ranks: int | None = None) -> Job:
     """Make sure that the stage is trained or being trained; safe to call any number of times, by anyone.
 
     A finished artifact: nothing starts. A running trainer: it is re-attached to. Otherwise (never started, failed,
-    cancelled, lost): a new one starts under a higher token and resumes from the last complete checkpoint.
+    cancelled, lost): a new one starts under a higher token and resumes from the last complete checkpoint, on `ranks`
+    processes if given, else on as many as the recipe says.
     """
-    job = Job(spec.job)
+    job, spec = Job(spec.job), spec.model_copy(update={"ranks": ranks})
     with job._locked():
         known = job._files.exists("spec.json")
         if known and job.status().state == "running":

@@ -22,10 +22,15 @@ from tasks.training.job import GRACE, Job, LeaseLost
 from tasks.training.recipe import TrainedStage
 
 BEAT = 1.0  # seconds
+RESTARTS = 3  # of ranks that something outside killed; more often, and it is no accident
 
 
 class Ended(AthanorError):
     """The job was told to end."""
+
+
+class RankKilled(AthanorError):
+    """A rank ended by a signal: nothing that it did itself. The ranks can start again from the last checkpoint."""
 
 
 def run_job(folder: str, token: int) -> None:
@@ -37,12 +42,11 @@ def run_job(folder: str, token: int) -> None:
     job.await_lease(token)
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, _end)
-    stopping, ranks = threading.Event(), list[subprocess.Popen[bytes]]()
+    stopping, ranks = threading.Event(), list[subprocess.Popen[bytes]]()  # the ranks that run now
     threading.Thread(target=_beat, args=(job, token, stopping), daemon=True).start()
     try:
         _fetch_parents(job)
-        ranks += _start_ranks(job, token)
-        _watch(job, token, ranks)
+        _train(job, token, ranks)
     except LeaseLost:
         raise
     except AthanorError as error:
@@ -53,7 +57,6 @@ def run_job(folder: str, token: int) -> None:
     finally:
         stopping.set()
         _stop(ranks)
-        (job.folder / f"rendezvous-{token}").unlink(missing_ok=True)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -71,9 +74,31 @@ def _fetch_parents(job: Job) -> None:
         fetch_folder(item.uri, job.folder / "inputs" / role)
 
 
-def _start_ranks(job: Job, token: int) -> list[subprocess.Popen[bytes]]:
+def _train(job: Job, token: int, ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Run the ranks until they have ended well; start them again when one was killed, at most RESTARTS times."""
+    for attempt in range(RESTARTS + 1):
+        ranks[:] = _start_ranks(job, token, attempt)
+        try:
+            return _watch(job, token, ranks)
+        except RankKilled as killed:
+            _stop(ranks)
+            if attempt == RESTARTS:
+                raise AthanorError(f"{killed}; that was the {attempt + 1}. time") from killed
+            (job.folder / f"error-{token}.txt").unlink(missing_ok=True)  # the others' complaint that one is gone
+            job.event(token, "ranks_restarted", why=str(killed))
+        finally:
+            rendezvous(job, token, attempt).unlink(missing_ok=True)
+
+
+def rendezvous(job: Job, token: int, attempt: int) -> Path:
+    """The file through which the ranks of one start find each other."""
+    return job.folder.absolute() / f"rendezvous-{token}-{attempt}"
+
+
+def _start_ranks(job: Job, token: int, attempt: int) -> list[subprocess.Popen[bytes]]:
     config = job.spec.config
     count, threads = (config.processes, config.threads) if isinstance(config, TrainedStage) else (1, 0)
+    count = job.spec.ranks or count
     environment = {
         **os.environ,
         "WORLD_SIZE": str(count),
@@ -89,7 +114,7 @@ def _start_ranks(job: Job, token: int) -> list[subprocess.Popen[bytes]]:
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "tasks.training.worker", str(job.folder), str(token)],
+            [sys.executable, "-m", "tasks.training.worker", str(job.folder), str(token), str(attempt)],
             cwd=REPOSITORY,
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,
@@ -99,9 +124,12 @@ def _start_ranks(job: Job, token: int) -> list[subprocess.Popen[bytes]]:
 
 
 def _watch(job: Job, token: int, ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Until all ranks have ended well. Raises AthanorError as soon as one has not."""
+    """Until all ranks have ended well. Raises AthanorError as soon as one has not, RankKilled when it was killed."""
     while True:
         codes = [rank.poll() for rank in ranks]
+        for rank, code in enumerate(codes):
+            if code and code < 0:  # looked for first: the others fail because this one is gone
+                raise RankKilled(f"rank {rank} was killed by signal {-code}; see {job.log}")
         for rank, code in enumerate(codes):
             if code:
                 raise AthanorError(_reason(job, token, rank, code))
@@ -115,8 +143,7 @@ def _reason(job: Job, token: int, rank: int, code: int) -> str:
     said = job.folder / f"error-{token}.txt"
     if said.is_file():
         return said.read_text(encoding="utf-8").strip()
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-    return f"rank {rank} {how}; see {job.log}"
+    return f"rank {rank} ended with status {code}; see {job.log}"
 
 
 def _stop(ranks: list[subprocess.Popen[bytes]]) -> None:

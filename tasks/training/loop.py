@@ -1,21 +1,37 @@
 """The training loop that every stage with one loss over tokens shares."""
 
-import math
+import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from tasks.errors import AthanorError
-from tasks.training.checkpoint import resume, save_checkpoint
+from tasks.training.checkpoint import Checkpoints
 from tasks.training.context import Context
 from tasks.training.data import Loader
 from tasks.training.engine import Engine
+from tasks.training.losses import IGNORED
 from tasks.training.schedule import learning_rate
+from tasks.training.spikes import (
+    NAMED,
+    Skip,
+    Spike,
+    SpikeWatch,
+    UnitLosses,
+    culprits,
+    describe,
+    merged,
+    report_html,
+    shown,
+    unit_losses,
+)
 
 Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # logits, labels, supervised tokens of the step
+Decode = Callable[[list[int]], str]
 
 
 class Companion:
@@ -45,61 +61,152 @@ class Companion:
 
 
 def train(
-    context: Context, engine: Engine, loader: Loader, loss_of: Loss, companions: Sequence[Companion] = ()
-) -> None:
-    """Train from the last complete checkpoint, or from the start, to the last step, or until a companion is done.
+    context: Context,
+    engine: Engine,
+    loader: Loader,
+    loss_of: Loss,
+    companions: Sequence[Companion] = (),
+    decode: Decode = str,
+) -> Checkpoints:
+    """Train from the last whole checkpoint, or from the start, to the last step, or until a companion is done.
 
-    Raises AthanorError when the loss is no longer a number.
+    A spike is rolled back; `decode` turns the culprit documents' tokens into text. Returns the run's checkpoints, all
+    written. Raises AthanorError when a spike cannot be rolled back.
     """
-    config, steps = engine.config, loader.steps
-    slots = config.sequences_per_step * loader.source.length
-    first, states = resume(context, engine)
-    for companion in companions:
-        if companion.name in states:
-            companion.restore(states[companion.name])
-    for step in range(first, steps):
-        if any(companion.done for companion in companions):
-            break
-        start = time.monotonic()
+    run = _Run(context, engine, loader, loss_of, companions, decode)
+    step, states = run.checkpoints.resume()
+    run.restore(states)
+    note = {"note": "; ".join(run.checkpoints.notes)} if run.checkpoints.notes else {}
+    while step < loader.steps and not any(companion.done for companion in companions):
         context.check()
-        for companion in companions:
+        run.checkpoints.check()
+        record = run.take(step)
+        overflowed = record["skipped_by_scaler"]
+        spike = None if overflowed else run.watch.judge(step + 1, record["loss"], record["grad_norm"])
+        if spike:
+            step = run.roll_back(spike)
+            continue
+        step += 1
+        saving = step % engine.config.checkpoint_every == 0 or step == loader.steps
+        for companion in companions if saving else ():
+            record |= companion.before_checkpoint(engine, step)
+        context.report(**record, **note)
+        note = {}
+        if saving:
+            run.save(step)
+    run.checkpoints.wait()
+    torch.distributed.barrier()
+    return run.checkpoints
+
+
+@dataclass
+class _Run:
+    context: Context
+    engine: Engine
+    loader: Loader
+    loss_of: Loss
+    companions: Sequence[Companion]
+    decode: Decode
+
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(self.context, self.engine, self.engine.config.keep_checkpoints)
+        self.watch = SpikeWatch(self.context.job.folder, self.engine.config.rollback)
+
+    def restore(self, states: dict[str, Any]) -> None:
+        for item in (self.watch, *self.companions):
+            if item.name in states:
+                item.restore(states[item.name])
+
+    def save(self, step: int) -> None:
+        states = {item.name: item.state() for item in (self.watch, *self.companions)}
+        keeps = {kept for companion in self.companions for kept in companion.keeps()}
+        self.checkpoints.save(step, states, keeps)
+
+    def take(self, step: int) -> dict[str, Any]:
+        """Take step `step` (from 0). Returns its line of progress."""
+        start, engine, steps = time.monotonic(), self.engine, self.loader.steps
+        for companion in self.companions:
             companion.before_step(engine, step, steps)
-        _seed(config.seed, step, context.rank)
-        batches = loader.step(step)
+        _seed(engine.config.seed, step, self.context.rank)
+        batches = self.loader.step(self.watch.window(step))
+        loaded = time.monotonic() - start
         supervised, tokens = engine.sum(sum(b.supervised for b in batches), sum(b.tokens for b in batches))
         share = 0.0
         for batch in batches:
-            value = loss_of(engine.forward(batch), batch.labels, int(supervised))
+            value = self.loss_of(engine.forward(batch), batch.labels, int(supervised))
             engine.backward(value)
-            rate = learning_rate(step, steps, config.optimizer)
-            norm = engine.step(rate)
             share += value.item()
-        (loss,) = engine.sum(share)
-        if not math.isfinite(loss):
-            raise AthanorError(f"the loss of step {step + 1} is {loss}; lower the learning rate, or look at its data")
+        rate = learning_rate(step, steps, engine.config.optimizer) * self.watch.rate_factor(step)
+        update = engine.step(rate)
+        loss, slots = engine.sum(share, sum(b.input_ids.numel() for b in batches))
+        activation = engine.max(engine.activations.take())
         seconds = time.monotonic() - start
-        saving = (step + 1) % config.checkpoint_every == 0 or step + 1 == steps
-        figures: dict[str, Any] = {}
-        for companion in companions if saving else ():
-            figures |= companion.before_checkpoint(engine, step + 1)
-        context.report(
-            step=step + 1,
-            steps=steps,
-            loss=loss,
-            grad_norm=norm,
-            learning_rate=rate,
-            tokens=int(tokens),
-            supervised=int(supervised),
-            tokens_per_second=round(tokens / seconds, 1),
-            slots=slots,
-            padding_share=round(1 - tokens / slots, 4),
-            seconds=round(seconds, 3),
-            **figures,
+        return {
+            "step": step + 1,
+            "steps": steps,
+            "loss": loss,
+            "grad_norm": update.grad_norm,
+            "update_ratio": update.update_ratio,
+            "activation_max": activation,
+            "skipped_by_scaler": update.skipped,
+            "learning_rate": rate,
+            "tokens": int(tokens),
+            "supervised": int(supervised),
+            "tokens_per_second": round(tokens / seconds, 1),
+            "slots": int(slots),
+            "padding_share": round(1 - tokens / slots, 4),
+            "data_seconds": round(loaded, 4),
+            "seconds": round(seconds, 3),
+        }
+
+    def roll_back(self, spike: Spike) -> int:
+        """Return to a checkpoint before the spike, and pass over its data. Returns the step to go on with."""
+        windows = self.watch.plan(spike)
+        back_to = self.checkpoints.last(before=spike.step - len(windows))
+        if back_to < 0:
+            raise AthanorError(
+                f"step {spike.step}: {describe(spike)}, and there is no checkpoint before it to go back to; lower the "
+                "learning rate, or checkpoint_every, in the recipe"
+            )
+        skip = Skip(spike=spike, windows=windows, back_to=back_to)
+        if self.context.first:
+            with self.context.job.owned(self.context.token):
+                self.watch.write(skip)
+        states = self.checkpoints.load(back_to)
+        self.watch.reread()
+        self.restore(states)
+        self.context.rewind(back_to)
+        documents = self._documents(windows)
+        page = self.context.job.folder / f"spike-{len(self.watch.skips)}-step-{spike.step}.html"
+        if self.context.first:
+            page.write_text(report_html(skip, documents), encoding="utf-8")
+        self.context.event(
+            "rolled_back",
+            **spike.model_dump(),
+            windows=windows,
+            back_to=back_to,
+            rate_factor=self.watch.rate_factor(back_to),
+            documents=documents,
+            report=str(page),
         )
-        if saving:
-            states = {companion.name: companion.state() for companion in companions}
-            keeps = {kept for companion in companions for kept in companion.keeps()}
-            save_checkpoint(context, engine, step + 1, states, keeps)
+        return back_to
+
+    def _documents(self, windows: list[int]) -> list[dict[str, Any]]:
+        """The documents of some windows that the model finds hardest, the worst first."""
+        found: UnitLosses = {}
+        source = self.loader.source
+        for indices in (share for window in windows for share in self.loader.shares(window)):
+            batch = self.loader.batch(indices)
+            losses = self.engine.evaluate(batch).float().numpy()
+            owners = [source.units(index) for index in indices]
+            found = merged(found, unit_losses(losses, batch.labels.numpy() != IGNORED, owners))
+        texts = self.engine.tell_all(json.dumps(found))  # not orjson: a loss may be no number
+        everywhere = merged(*({int(unit): tuple(pair) for unit, pair in json.loads(text).items()} for text in texts))
+        named: list[dict[str, Any]] = []
+        for unit, loss, tokens in culprits(everywhere)[:NAMED]:
+            identity, origin, ids = source.document(unit)
+            named.append(shown(identity, origin, self.decode(ids.tolist()), loss, tokens))
+        return named
 
 
 def _seed(*parts: int) -> None:

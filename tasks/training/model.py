@@ -15,7 +15,7 @@ from tasks.training.recipe import ModelShape
 def new_model(shape: ModelShape, tokenizer: Any, seed: int) -> LlamaForCausalLM:
     """A Llama with random FP32 weights: the same seed, the same weights, on every rank."""
     torch.manual_seed(seed)
-    return LlamaForCausalLM(
+    model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=shape.hidden_size,
@@ -31,6 +31,29 @@ def new_model(shape: ModelShape, tokenizer: Any, seed: int) -> LlamaForCausalLM:
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+    initialize(model, shape)
+    return model
+
+
+@torch.no_grad()
+def initialize(model: PreTrainedModel, shape: ModelShape) -> None:
+    """Draw or scale the matrices of the layers again as the recipe says.
+
+    *xavier*: standard deviation √(2 / (inputs + outputs)). *depth*: what is added to the residual stream is divided by
+    √(2 · layers), as in GPT-2. *deepnorm*: values, attention's output and the MLP are multiplied by (8 · layers)^-¼, the
+    gain for decoders of Wang et al. 2022; their up-scaled skip is left out, because the layers are pre-norm and a
+    factor there would only scale the stream that the next norm divides out.
+    """
+    outputs, inner = ("o_proj", "down_proj"), ("v_proj", "gate_proj", "up_proj")
+    gain = {"none": 1.0, "depth": (2 * shape.layers) ** -0.5, "deepnorm": (8 * shape.layers) ** -0.25}
+    scaled = {"none": (), "depth": outputs, "deepnorm": outputs + inner}[shape.residual_scaling]
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear) or name == "lm_head":
+            continue
+        if shape.initialization == "xavier":
+            torch.nn.init.xavier_normal_(module.weight)
+        if name.rpartition(".")[2] in scaled:
+            module.weight.mul_(gain[shape.residual_scaling])
 
 
 def load_model(folder: Path | str) -> PreTrainedModel:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 from tasks.corpus.artifact import NAME, content_hash, file_hash, read_artifact
+from tasks.corpus.lineage import walk
 from tasks.corpus.shards import is_shard as not_a_marker
 from tasks.corpus.storage import exists, join, open_store
 from tasks.errors import ConfigError, DataError
 from tasks.settings import StrictModel
-from tasks.training.recipe import Stage, load_recipe
+from tasks.training.recipe import Stage, TuningStage, load_recipe
 
-CODE_VERSION = 1  # raise by hand when the output of any stage may change
+CODE_VERSION = 2  # raise by hand when the output of any stage may change
 
 
 class Input(StrictModel):
@@ -40,6 +41,7 @@ class StageSpec(StrictModel):
     parents: dict[str, Input]
     data: dict[str, Input]
     code_version: int = CODE_VERSION
+    ranks: int | None = None  # processes that a continued job runs on, where they are not the recipe's
 
     @property
     def finished(self) -> bool:
@@ -73,6 +75,8 @@ def plan_stage(
         if not uri:
             raise ConfigError(f"stage '{stage}' needs the artifact of stage '{name}'; give its URI in `parents`")
         ancestors[role] = Input(uri=_absolute(uri), hash=read_artifact(uri).hash)
+    if isinstance(config, TuningStage) and config.replay:
+        ancestors["tokenizer"] = _pretraining_data(ancestors["model"].uri, stage)
     key = content_hash(
         {
             "config": config.model_dump(exclude={"name"}),
@@ -107,6 +111,17 @@ def _input(uri: str, name: str, stage: str) -> Input:
             f"{uri}: neither a finished artifact nor a folder of shards; stage '{stage}' reads {name} there"
         )
     return Input(uri=store.uri, hash=content_hash(files), artifact=False)
+
+
+def _pretraining_data(uri: str, stage: str) -> Input:
+    """The tokenizer artifact, with its token shards, that a model descends from."""
+    for ancestor in walk(uri):
+        if ancestor.artifact and ancestor.artifact.kind == "tokenizer" and not ancestor.problem:
+            return Input(uri=_absolute(ancestor.uri), hash=ancestor.artifact.hash)
+    raise ConfigError(
+        f"stage '{stage}' replays pretraining data, but no token shards are among the ancestors of {uri}; "
+        "set `replay: 0` in the recipe"
+    )
 
 
 def _absolute(uri: str) -> str:

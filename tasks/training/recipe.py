@@ -9,8 +9,10 @@ from pydantic import Field, model_validator
 
 from tasks.errors import ConfigError
 from tasks.settings import StrictModel, load_yaml, named_file
+from tasks.training.tuning import USUAL_EPOCHS, USUAL_SHARE, Augmentation, Curriculum, Lora, Mixture, Unfreezing
 
 Role = Literal["tokenizer", "model"]
+Fp32Operation = Literal["attention", "mlp", "logits"]
 
 
 class ModelShape(StrictModel):
@@ -24,6 +26,12 @@ class ModelShape(StrictModel):
     context: int = Field(512, ge=16, description="longest sequence in tokens")
     tie_embeddings: bool = True
     initial_range: float = Field(0.02, gt=0, description="standard deviation of the initial weights")
+    initialization: Literal["normal", "xavier"] = Field(
+        "normal", description="of matrices: one standard deviation for all, or by their size (Glorot & Bengio 2010)"
+    )
+    residual_scaling: Literal["none", "depth", "deepnorm"] = Field(
+        "none", description="smaller initial weights on what is added to the residual stream, by the number of layers"
+    )
 
     @model_validator(mode="after")
     def _divides(self) -> "ModelShape":
@@ -33,9 +41,11 @@ class ModelShape(StrictModel):
 
 
 class Optimizer(StrictModel):
-    """AdamW with warm-up and cosine decay (Loshchilov & Hutter 2017)."""
+    """AdamW (Loshchilov & Hutter 2017) with warm-up, then half a cosine, or a plateau and a decay (WSD), or neither."""
 
     learning_rate: float = Field(gt=0, le=1, description="peak, reached at the end of the warm-up")
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    decay_share: float = Field(0.2, gt=0, le=1, description="of WSD: share of the steps over which the rate falls")
     final_share: float = Field(0.1, ge=0, le=1, description="last learning rate as a share of the peak")
     warmup_steps: int = Field(10, ge=0)
     weight_decay: float = Field(0.1, ge=0, description="on matrices; never on norms")
@@ -54,23 +64,51 @@ class StageConfig(StrictModel):
     seed: int = Field(0, ge=0, lt=2**31)
 
 
+class Rollback(StrictModel):
+    """When a step counts as a spike, and what then happens: back to a checkpoint, past the data, at a lower rate."""
+
+    most: int = Field(3, ge=0, description="rollbacks of one run; another spike fails it. 0: a spike fails it at once")
+    history: int = Field(32, ge=8, description="steps that tell what is usual; no judgement before half of them")
+    loss_z: float = Field(8.0, gt=0, description="robust z-score (median, MAD) above which a loss is a spike")
+    gradient_z: float = Field(12.0, gt=0, description="the same for the logarithm of the gradient norm")
+    margin: int = Field(1, ge=0, description="windows of data before the spike's that are skipped with it")
+    rate_factor: float = Field(0.8, gt=0, le=1, description="learning rate from then on, as a share of what it was")
+
+
 class TrainedStage(StageConfig):
     """A stage that updates weights: how long, in what portions, on how many processes.
 
-    One step takes processes x accumulation x micro_batch sequences.
+    One step takes processes x accumulation x micro_batch sequences, or `batch_tokens` tokens.
     """
 
     processes: int = Field(2, ge=1)
     threads: int = Field(1, ge=1, description="of each process; another number may change the last bits of a loss")
     micro_batch: int = Field(4, ge=1, description="sequences of one forward pass on one process")
     accumulation: int = Field(1, ge=1, description="forward passes of one process before a step")
+    batch_tokens: int | None = Field(
+        None, ge=1, description="tokens of one step over all processes, in whole sequences; instead of `accumulation`"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="of weights in use; masters stay FP32")
+    fp32_operations: tuple[Fp32Operation, ...] = Field((), description="computed in FP32 whatever the precision")
+    activation_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
+    dropout: float = Field(0.0, ge=0, lt=1)
+    rollback: Rollback = Rollback()
+    keep_checkpoints: int = Field(2, ge=1, description="older ones are deleted")
     steps: int = Field(ge=1, description="most optimizer steps")
     epochs: float = Field(4.0, gt=0, description="most passes over the data")
     checkpoint_every: int = Field(20, ge=1, description="steps between two checkpoints")
     optimizer: Optimizer
 
-    @property
-    def sequences_per_step(self) -> int:
+    @model_validator(mode="after")
+    def _one_batch_size(self) -> "TrainedStage":
+        if self.batch_tokens is not None and self.accumulation != 1:
+            raise ValueError("batch_tokens says how much a step takes, so accumulation must not; leave one of them out")
+        return self
+
+    def sequences_per_step(self, length: int) -> int:
+        """Sequences of `length` tokens that one step takes over all processes."""
+        if self.batch_tokens is not None:
+            return max(1, self.batch_tokens // length)
         return self.processes * self.accumulation * self.micro_batch
 
 
@@ -86,29 +124,123 @@ class TokenizerStage(StageConfig):
     heldout_share: float = Field(0.01, gt=0, lt=1, description="share of documents, chosen by doc_id")
 
 
+class MixturePart(StrictModel):
+    """A part of a mixture: documents that fit all that is named here, and their share of the tokens."""
+
+    weight: float = Field(gt=0, description="share of tokens, relative to the other parts'")
+    source: str | None = None
+    tier: str | None = Field(None, description="quality tier that the curated corpus gives its documents")
+    kind: str | None = None
+    language: str | None = None
+
+    @model_validator(mode="after")
+    def _names_something(self) -> "MixturePart":
+        if not self.conditions:
+            raise ValueError("a part of a mixture names a source, tier, kind or language")
+        return self
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """Column → value of the documents that belong to it."""
+        return {name: value for name in ("source", "tier", "kind", "language") if (value := getattr(self, name))}
+
+    @property
+    def where(self) -> str:
+        return " and ".join(f"{name} {value}" for name, value in self.conditions.items())
+
+
 class PretrainStage(TrainedStage):
-    """A causal language model from scratch on the token shards."""
+    """A causal language model from scratch on the token shards: all of them in turn, or mixed."""
 
     consumes: ClassVar[tuple[Role, ...]] = ("tokenizer",)
 
     kind: Literal["pretrain"]
     model: ModelShape = ModelShape()
+    mixture: tuple[MixturePart, ...] = Field((), description="empty: every document, once an epoch")
 
 
-class SftStage(TrainedStage):
-    """Instruction tuning: loss on the assistant's tokens alone, under the tokenizer's chat template."""
+class TuningOptimizer(Optimizer):
+    """AdamW whose peak may be said as a share of the parent's."""
+
+    learning_rate: float = Field(0.0, ge=0, le=1, description="peak; 0: parent_share says it")
+    parent_share: float | None = Field(None, gt=0, le=1, description="peak as a share of the parent's own peak")
+
+    @model_validator(mode="after")
+    def _one_peak(self) -> "TuningOptimizer":
+        if (self.learning_rate > 0) == (self.parent_share is not None):
+            raise ValueError("give either learning_rate or parent_share, the peak as a share of the parent's")
+        return self
+
+
+class TuningStage(TrainedStage):
+    """Tuning on conversations: loss on the assistant's tokens alone, under the tokenizer's chat template."""
 
     consumes: ClassVar[tuple[Role, ...]] = ("model",)
     data: ClassVar[tuple[str, ...]] = ("instructions",)
 
-    kind: Literal["sft"]
+    optimizer: TuningOptimizer
+    epochs: float = Field(3.0, gt=0, description="most passes over the records; 1 to 3")
+    unusual: bool = Field(False, description="a share of the rate outside 5-10%, or epochs outside 1-3, are meant")
     sequence_length: int = Field(512, ge=16, description="conversations are packed into this many tokens")
     heldout_share: float = Field(0.05, gt=0, lt=1, description="share of records, chosen by their content's hash")
     max_records: int = Field(20_000, ge=1, description="most records, chosen by their content's hash")
+    mixture: Mixture | None = Field(None, description="shares by category, or `standard`; none: as the records come")
+    replay: float = Field(0.05, ge=0, lt=1, description="share of tokens from the parent's pretraining data")
+    patience: int | None = Field(3, ge=1, description="checkpoints without a lower held-out loss before it stops")
+    heldout_sequences: int = Field(16, ge=1, description="most of them, over all categories, at each checkpoint")
+    curriculum: Curriculum | None = None
+    lora: Lora | None = None
+    unfreezing: Unfreezing | None = None
+    augmentation: Augmentation | None = None
+
+    @model_validator(mode="after")
+    def _usual(self) -> "TuningStage":
+        share, low, high = self.optimizer.parent_share, *USUAL_SHARE
+        if share is not None and not low <= share <= high and not self.unusual:
+            raise ValueError(f"parent_share {share:g} is not in [{low:g}, {high:g}]; `unusual: true` says it is meant")
+        if not USUAL_EPOCHS[0] <= self.epochs <= USUAL_EPOCHS[1] and not self.unusual:
+            raise ValueError(f"epochs {self.epochs:g} are outside 1 to 3; say `unusual: true` if they are meant")
+        if self.lora and self.unfreezing:
+            raise ValueError("lora freezes every weight for good, nothing is left to unfreeze; leave one of them out")
+        return self
+
+    @property
+    def by_category(self) -> bool:
+        """Whether categories are packed and drawn apart."""
+        return self.mixture is not None or self.curriculum is not None
 
 
-Stage = Annotated[TokenizerStage | PretrainStage | SftStage, Field(discriminator="kind")]
-PROVIDES: dict[str, tuple[Role, ...]] = {"tokenizer": ("tokenizer",), "pretrain": ("model",), "sft": ("model",)}
+class SftStage(TuningStage):
+    """Instruction tuning of a pretrained model."""
+
+    kind: Literal["sft"]
+
+
+class AdaptOptimizer(TuningOptimizer):
+    """AdamW at the very low rate of domain adaptation."""
+
+    learning_rate: float = Field(ge=1e-7, le=1e-6, description="peak; 1e-7 to 1e-6, whatever the parent's was")
+    parent_share: None = None
+
+
+class AdaptStage(TuningStage):
+    """Adaptation to a small domain: hundreds of steps at a very low rate, judged on the domain and in general."""
+
+    kind: Literal["adapt"]
+    optimizer: AdaptOptimizer
+    steps: int = Field(ge=100, lt=1000, description="most optimizer steps; hundreds")
+    unusual: bool = Field(True, description="as many passes over a small domain as the steps need are usual here")
+    epochs: float = Field(100.0, gt=0, description="most passes over the records")
+    categories: tuple[str, ...] = Field((), description="of the records that make the domain; empty: all of them")
+
+
+Stage = Annotated[TokenizerStage | PretrainStage | SftStage | AdaptStage, Field(discriminator="kind")]
+PROVIDES: dict[str, tuple[Role, ...]] = {
+    "tokenizer": ("tokenizer",),
+    "pretrain": ("model",),
+    "sft": ("model",),
+    "adapt": ("model",),
+}
 
 
 class Recipe(StrictModel):
@@ -127,6 +259,22 @@ class Recipe(StrictModel):
         for stage in self.stages:
             self.parents(stage.name)
         return self
+
+    def notes(self) -> list[str]:
+        """What a person should know before it is run, though nothing is wrong with it."""
+        found = []
+        for stage in self.stages:
+            if not isinstance(stage, TuningStage) or stage.unusual or not stage.optimizer.learning_rate:
+                continue
+            parent = self.stage(self.parents(stage.name)["model"])
+            if isinstance(parent, TrainedStage) and parent.optimizer.learning_rate:
+                share = stage.optimizer.learning_rate / parent.optimizer.learning_rate
+                if not USUAL_SHARE[0] <= share <= USUAL_SHARE[1]:
+                    found.append(
+                        f"stage '{stage.name}': its peak learning rate is {share:.0%} of its parent's; 5-10% is usual "
+                        "(`unusual: true` says that it is meant)"
+                    )
+        return found
 
     def stage(self, name: str) -> Stage:
         """The stage of that name. Raises ConfigError that lists the names there are."""

@@ -6,12 +6,23 @@ from tasks.training.recipe import Optimizer
 
 
 def learning_rate(step: int, steps: int, optimizer: Optimizer) -> float:
-    """Rate of step `step` (from 0) of `steps`: linear warm-up to the peak, then half a cosine to the final share.
+    """Rate of step `step` (from 0) of `steps`: linear warm-up to the peak, then what the schedule says.
 
-    The first step already moves; the peak is reached at step `warmup_steps`, the final share at the last step.
+    The first step already moves, and the peak is reached at step `warmup_steps`. *cosine*: half a cosine to the final
+    share at the last step. *wsd* (Hu et al. 2024): the peak, until over the last `decay_share` of the steps the rate
+    falls in a straight line to the final share. *constant*: the peak.
     """
     peak, warmup = optimizer.learning_rate, min(optimizer.warmup_steps, steps - 1)
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
-    done = (step - warmup) / max(1, steps - 1 - warmup)
-    return peak * (optimizer.final_share + (1 - optimizer.final_share) * 0.5 * (1 + math.cos(math.pi * done)))
+    last = steps - 1
+    if optimizer.schedule == "constant":
+        left = 1.0
+    elif optimizer.schedule == "wsd":
+        decay = max(1, min(last - warmup, round(optimizer.decay_share * steps)))
+        left = min(1.0, (last - step) / decay)
+    else:
+        left = 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, last - warmup)))
+    if steps == 1:
+        left = 1.0
+    return peak * (optimizer.final_share + (1 - optimizer.final_share) * left)

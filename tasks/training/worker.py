@@ -1,4 +1,4 @@
-"""One rank of a job: `python -m tasks.training.worker JOBDIR TOKEN`, started by `tasks.training.launch`."""
+"""One rank of a job: `python -m tasks.training.worker JOBDIR TOKEN ATTEMPT`, started by `tasks.training.launch`."""
 
 import os
 import sys
@@ -11,11 +11,12 @@ from tasks.training.job import Job
 from tasks.training.launch import job_error
 
 
-def main(folder: str, token: int) -> int:
+def main(folder: str, token: int, attempt: int) -> int:
     """Run the stage; 0 when it went well. The reason of a failure is left in error-<token>.txt."""
     job = Job.load(folder)
     spec = job.spec
-    context = Context(job, spec, token, rank=int(os.environ["RANK"]), supervisor=int(os.environ["ATHANOR_SUPERVISOR"]))
+    rank, supervisor = int(os.environ["RANK"]), int(os.environ["ATHANOR_SUPERVISOR"])
+    context = Context(job, spec, token, rank, supervisor, ranks=int(os.environ["WORLD_SIZE"]), attempt=attempt)
     try:
         import_module(f"tasks.training.stages.{spec.kind}").run(context)
     except AthanorError as error:
@@ -32,7 +33,7 @@ def main(folder: str, token: int) -> int:
 if __name__ == "__main__":
     sys.stdout.flush()
     # Not sys.exit: a rank that failed must not wait for others in the process group's destructor.
-    code = main(sys.argv[1], int(sys.argv[2]))
+    code = main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -12,7 +12,6 @@ import pytest
 from tasks.corpus.storage import to_json
 from tasks.errors import DataError
 from tasks.training import job as jobs
-from tasks.training.checkpoint import complete_steps
 from tasks.training.job import Job, Lease, LeaseLost
 
 
@@ -104,14 +103,3 @@ def test_no_job_is_said(tmp_path):
 def test_half_written_progress_is_not_read(job):
     (job.folder / "progress.jsonl").write_bytes(b'{"step":1}\n{"step":2}\n{"st')
     assert job.progress() == {"step": 2}
-
-
-def test_only_complete_checkpoints_count(tmp_path):
-    for step, size in ((4, 10), (8, 10), (12, 10)):
-        folder = tmp_path / f"step-{step:08d}"
-        folder.mkdir()
-        (folder / "weights.pt").write_bytes(b"x" * size)
-        (folder / "complete.json").write_bytes(to_json({"step": step, "files": {"weights.pt": 10}}))
-    (tmp_path / "step-00000016").mkdir()  # no marker
-    (tmp_path / "step-00000012" / "weights.pt").write_bytes(b"short")
-    assert complete_steps(tmp_path) == [4, 8]

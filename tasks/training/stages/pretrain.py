@@ -9,6 +9,7 @@ from tasks.training.data import Loader, PackedDocuments
 from tasks.training.engine import Engine, join_ranks
 from tasks.training.loop import train
 from tasks.training.losses import causal_loss
+from tasks.training.mixture import MixedDocuments, MixedOrder
 from tasks.training.model import export_model, new_model
 from tasks.training.recipe import PretrainStage
 
@@ -21,16 +22,18 @@ def run(context: Context) -> None:
 
     parent = context.parent("tokenizer")
     tokenizer = load_tokenizer(parent)
-    source = PackedDocuments(TokenShards(parent / "tokens", "train"))
-    loader = Loader(source, config, rank=context.rank, pad=tokenizer.pad_token_id)
+    shards = TokenShards(parent / "tokens", "train")
+    source = MixedDocuments(shards, config.mixture) if config.mixture else PackedDocuments(shards)
+    order = MixedOrder(source, config.seed) if isinstance(source, MixedDocuments) else None
+    loader = Loader(source, config, rank=context.rank, world=context.ranks, pad=tokenizer.pad_token_id, order=order)
 
     model = new_model(config.model, tokenizer, config.seed)
-    parameters = model.num_parameters()
+    parameters, peak = model.num_parameters(), config.optimizer.learning_rate
     engine = Engine(model, config)
-    train(context, engine, loader, causal_loss)
+    train(context, engine, loader, causal_loss, decode=tokenizer.decode)
 
     state = engine.gather()
     if context.first:
         shutil.rmtree(context.output, ignore_errors=True)
         export_model(state, model, tokenizer, context.output)
-        context.publish("model", {**context.summary(), "parameters": parameters})
+        context.publish("model", {**context.summary(), "parameters": parameters, "peak_learning_rate": peak})

@@ -1,0 +1,79 @@
+"""Changes to how a model computes: dropout, FP32 for chosen operations, and a look at its activations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tasks.training.recipe import Fp32Operation
+
+MODULES: dict[Fp32Operation, str] = {"attention": "self_attn", "mlp": "mlp", "logits": "lm_head"}
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The decoder layers: the longest list of modules in the model."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(lists, key=len)) if lists else []
+
+
+def drop_out(model: nn.Module, share: float) -> None:
+    """Dropout on what attention and MLP add to the residual stream (Vaswani et al. 2017), and on attention weights."""
+    if not share:
+        return
+
+    def drop(module: nn.Module, inputs: Any, output: Any) -> Any:
+        first, *rest = output if isinstance(output, tuple) else (output,)
+        dropped = functional.dropout(first, share, training=module.training)
+        return (dropped, *rest) if isinstance(output, tuple) else dropped
+
+    for layer in layers_of(model):
+        for name, child in layer.named_children():
+            if name in (MODULES["attention"], MODULES["mlp"]):
+                child.register_forward_hook(drop)
+        for module in layer.modules():
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = share
+
+
+def compute_in_fp32(model: nn.Module, operations: Sequence[Fp32Operation]) -> None:
+    """Let the linear maps of the named operations compute in FP32 in a model of lower precision.
+
+    Logits stay FP32; other results return to the precision they came in.
+    """
+    wanted = {MODULES[name] for name in operations}
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear) and wanted.intersection(path.split(".")):
+            keep: Any = module
+            keep.forward = _in_fp32(module, stays=path.endswith(MODULES["logits"]))
+
+
+def _in_fp32(linear: nn.Linear, stays: bool) -> Any:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        bias = None if linear.bias is None else linear.bias.float()
+        result = functional.linear(x.float(), linear.weight.float(), bias)
+        return result if stays else result.to(x.dtype)
+
+    return forward
+
+
+class ActivationRange:
+    """The largest absolute value that left any decoder layer since the last `take`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._largest = 0.0
+        for layer in layers_of(model):
+            layer.register_forward_hook(self._see)
+
+    def _see(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if module.training:
+            values = output[0] if isinstance(output, tuple) else output
+            largest = float(values.detach().abs().amax())
+            if not largest <= self._largest:  # NaN counts as larger, and stays
+                self._largest = largest
+
+    def take(self) -> float:
+        """The range, which then begins anew."""
+        largest, self._largest = self._largest, 0.0
+        return largest
