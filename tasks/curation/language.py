@@ -4,19 +4,38 @@ from functools import cache
 from importlib.metadata import distribution
 from typing import Any
 
+import numpy as np
+
+from tasks.curation.code_points import UNSPACED, classes
 from tasks.curation.config import LanguageConfig
 
+UNSPACED_LANGUAGES = frozenset(("zh", "yue", "wuu", "ja", "th", "lo", "km", "my"))
 
-def identify(text: str, config: LanguageConfig) -> tuple[str, float]:
-    """ISO 639-1 code and score in 0–1; `und` when the score is below the configured floor."""
-    head = " ".join(text[: config.head_characters].split())
-    if not head:
-        return "und", 0.0
-    labels, scores = _model().predict(head)
-    score = min(float(scores[0]), 1.0)  # fastText's softmax overshoots 1 by rounding
-    if score < config.undetermined_below:
-        return "und", score
-    return labels[0].removeprefix("__label__"), score
+
+def identify(text: str, points: np.ndarray, unspaced_share: float, config: LanguageConfig) -> tuple[str, float]:
+    """ISO 639-1 code and score in 0–1; `und` when the score is below the configured floor.
+
+    A mixed document is what most of its characters are: where the text's head speaks a language of the other kind of
+    script (with or without spaces between words), only the head of the majority's characters is asked. `points` are
+    the text's code points, `unspaced_share` is the share of its letters that belong to scripts without spaces.
+    """
+    label, score = _predict(text[: config.head_characters])
+    most_unspaced = unspaced_share > 0.5
+    if label and (label in UNSPACED_LANGUAGES) != most_unspaced:
+        head = points[((classes()[points] & UNSPACED) != 0) == most_unspaced][: config.head_characters]
+        label, score = _predict(head.tobytes().decode("utf-32-le"))
+    return (label, score) if label and score >= config.undetermined_below else ("und", score)
+
+
+def _predict(head: str) -> tuple[str, float]:
+    line = " ".join(head.split())
+    if not line:
+        return "", 0.0
+    found = _model().f.predict(line + "\n", 1, 0.0, "strict")  # what the wrapper calls, without its conversions
+    if not found:
+        return "", 0.0
+    [(score, label)] = found
+    return label.removeprefix("__label__"), min(score, 1.0)  # fastText's softmax overshoots 1 by rounding
 
 
 @cache

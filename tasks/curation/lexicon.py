@@ -12,11 +12,13 @@ from pathlib import Path
 
 import ahocorasick_rs
 
+from tasks.curation.code_points import folded_points
+
 _HAN = re.compile("[\u3400-\u9fff]")
 
 
 @cache
-def _automaton(language: str, allow: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
+def _automaton(language: str, allow: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
     path = distribution("expletives").locate_file(f"expletives/data/sources/ldnoobw-{language}.txt")
     lines = Path(str(path)).read_text(encoding="utf-8").splitlines()
     terms = {line.strip().casefold() for line in lines if line.strip() and not line.startswith("#")}
@@ -24,20 +26,28 @@ def _automaton(language: str, allow: tuple[str, ...]) -> ahocorasick_rs.AhoCoras
     if language == "zh":
         # No word boundaries in Chinese: single characters and Latin fragments would match everywhere.
         terms = {term for term in terms if len(term) > 1 and _HAN.search(term)}
-    return ahocorasick_rs.AhoCorasick(sorted(terms), matchkind=ahocorasick_rs.MatchKind.LeftmostLongest)
+    patterns = [term.encode() for term in sorted(terms)]
+    return ahocorasick_rs.BytesAhoCorasick(patterns, matchkind=ahocorasick_rs.MatchKind.LeftmostLongest)
 
 
 def lexicon_hits(text: str, language: str, allow: tuple[str, ...]) -> tuple[int, int]:
     """Matches and the characters they cover: longest terms first, without overlap, whole words in English."""
-    folded = text.casefold()
+    folded = _folded(text)
     hits = characters = 0
     for _, start, end in _automaton(language, allow).find_matches_as_indexes(folded):
         if language != "zh" and not _whole_word(folded, start, end):
             continue
         hits += 1
-        characters += end - start
+        characters += len(folded[start:end].decode())
     return hits, characters
 
 
-def _whole_word(text: str, start: int, end: int) -> bool:
-    return not (start > 0 and text[start - 1].isalnum()) and not (end < len(text) and text[end].isalnum())
+def _folded(text: str) -> bytes:
+    """The case-folded text in UTF-8, which the automaton reads without a copy."""
+    return text.lower().encode() if text.isascii() else folded_points(text).tobytes().decode("utf-32-le").encode()
+
+
+def _whole_word(text: bytes, start: int, end: int) -> bool:
+    before = text[max(start - 4, 0) : start].decode("utf-8", "ignore")
+    after = text[end : end + 4].decode("utf-8", "ignore")
+    return not before[-1:].isalnum() and not after[:1].isalnum()

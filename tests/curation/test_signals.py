@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.corpus.shards import Row, read_shard
+from tasks.corpus.storage import LocalStore
+from tasks.curation.chinese import split_chinese
+from tasks.curation.code_points import classes, code_points, folded_points
 from tasks.curation.config import CurationConfig, load_curation
 from tasks.curation.lexicon import lexicon_hits
+from tasks.curation.program_text import looks_like_code
 from tasks.curation.signals import NAMES, cut, measure
-from tasks.curation.text import looks_like_code, normalise
+from tasks.curation.text import normalise
 from tests.oracles import signals as oracle
 
 CONFIG = load_curation("default")
@@ -19,6 +24,10 @@ CONFIG = load_curation("default")
 
 def values(text: str, kind: str | None = "prose", config: CurationConfig = CONFIG) -> dict[str, float]:
     return measure(text, kind, config).values
+
+
+def code(text: str) -> bool:
+    return looks_like_code(code_points(text), classes())
 
 
 def test_by_hand() -> None:
@@ -58,8 +67,8 @@ def test_lines_are_cut_with_their_spans() -> None:
 
 
 def test_code_is_told_from_prose() -> None:
-    assert looks_like_code("import os\n\ndef f(x):\n    return x\n\nclass A:\n    y = 1\n")
-    assert not looks_like_code("A sentence here.\n" * 20)
+    assert code("import os\n\ndef f(x):\n    return x\n\nclass A:\n    y = 1\n")
+    assert not code("A sentence here.\n" * 20)
     assert measure("int main() {\n  return 0;\n}\nvoid f() {\n  x = 1;\n}\n", None, CONFIG).kind == "code"
 
 
@@ -89,9 +98,6 @@ def test_kernels_equal_plain_python(text: str) -> None:
 
 
 def test_kernels_equal_plain_python_on_real_documents(shared_data: Path) -> None:
-    from tasks.corpus.shards import Row, read_shard
-    from tasks.corpus.storage import LocalStore
-
     for key in ("wiki/enwiki_demo.jsonl.gz", "wiki/zhwiki_paragraphs_cmrc.jsonl.gz", "code/permissive_source.jsonl.gz"):
         rows = [item for item in read_shard(LocalStore(shared_data), key) if isinstance(item, Row)][:40]
         for item in rows:
@@ -108,3 +114,84 @@ def test_any_text_has_finite_signals(text: str) -> None:
     assert set(measured.values) == NAMES
     assert all(math.isfinite(value) for value in measured.values.values())
     assert unicodedata.is_normalized("NFC", measured.text)
+
+
+def split(text: str) -> list[str]:
+    return [text[start:end] for start, end in zip(*split_chinese(code_points(text), classes()), strict=True)]
+
+
+HAN = st.lists(
+    st.sampled_from(
+        [*"今天我们讨论研究生命的起源中华人民共和国万里长江了在是和aA1.%-_+#& \r\n，。㐀龦𠀀ñ", "T恤", "B超", "卡拉OK"]
+    ),
+    max_size=80,
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(HAN, TEXTS))
+def test_chinese_words_are_those_of_jieba(text: str) -> None:
+    assert split(text) == oracle.chinese_words(text)
+
+
+def test_chinese_words_are_those_of_jieba_on_real_documents(shared_data: Path) -> None:
+    checked = 0
+    for key in (
+        "wiki/zhwiki_paragraphs_cmrc.jsonl.gz",
+        "books/classical_chinese.jsonl.gz",
+        "web/stack_exchange_forum.jsonl.gz",
+    ):
+        for item in list(read_shard(LocalStore(shared_data), key))[:60]:
+            assert isinstance(item, Row)
+            text = item.record["text"][:20_000]
+            assert split(text) == oracle.chinese_words(text), f"{key}, row {item.index}"
+            checked += 1
+    assert checked > 100
+
+
+CODE = st.lists(
+    st.sampled_from(
+        [
+            "def ",
+            "if (",
+            "if x",
+            "return",
+            "returns",
+            "from a import b",
+            "from  import",
+            "<a>",
+            "</b ",
+            "<-",
+            "@x",
+            "x = 1",
+            "x =",
+            "  ",
+            "\t",
+            ";",
+            "};",
+            "):",
+            ") : ",
+            "a b",
+            "\x0c",
+            "else:",
+            "except",
+            "exceptx",
+            "#define",
+        ]
+    ),
+    max_size=4,
+).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.lists(CODE, max_size=12).map("\n".join), TEXTS))
+def test_code_is_told_as_by_regular_expressions(text: str) -> None:
+    # Ten times over, so that there are lines enough to judge by.
+    for repeated in (text, f"{text}\n" * 10):
+        assert code(repeated) == oracle.looks_like_code(repeated)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(TEXTS, st.text(st.sampled_from("aBßẞﬁİıſKΣςσ Ǆǅǆ𐐀"), max_size=30)))
+def test_case_folding_is_pythons(text: str) -> None:
+    assert folded_points(text).tolist() == list(map(ord, text.casefold()))

@@ -1,15 +1,44 @@
 """The text signals in plain Python: what the compiled kernels must equal, number for number."""
 
+import logging
 import re
+import tempfile
 from collections import Counter
+from functools import cache
+from typing import Any
 
 from tasks.curation.code_points import PUNCTUATION_MARKS, TERMINAL_MARKS
-from tasks.curation.text import chinese_words
 
+CODE_LINE = re.compile(
+    r"^\s*(?:def |class |import |from \S+ import |#include|#define|function |var |let |const |public |private "
+    r"|return\b|if\s*\(|for\s*\(|while\s*\(|@\w+|</?\w+[ >]|\}|elif |else:|try:|except\b)"
+    r"|[;{}]\s*$|\)\s*:\s*$|^\s*\w+ = "
+)
 WORD = re.compile(r"\w+(?:['’\-./:@]+\w+)*|[^\w\s]+")
 SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s|$)|[。！？…]")
 PUNCTUATION = frozenset(PUNCTUATION_MARKS)
 BULLETS = ("•", "-", "*", "‣", "·")
+
+
+def looks_like_code(text: str) -> bool:
+    lines = [line for line in text[:20_000].split("\n") if line.strip()][:200]
+    return len(lines) >= 5 and sum(CODE_LINE.search(line) is not None for line in lines) >= 0.4 * len(lines)
+
+
+@cache
+def segmenter() -> Any:
+    """jieba itself, with its cache of its dictionary in a folder of our own."""
+    import jieba
+
+    jieba.setLogLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        jieba.dt.tmp_dir = folder
+        jieba.dt.initialize()
+    return jieba.dt
+
+
+def chinese_words(text: str) -> list[str]:
+    return [word for word in segmenter().lcut(text, HMM=False) if not word.isspace()]
 
 
 def share(part: float, whole: float) -> float:
