@@ -40,11 +40,11 @@ class DedupConfig(StrictModel):
     permutations: int = Field(128, ge=8, le=1024)
     seed: int = Field(1, ge=0, lt=2**32)
     recall_weight: float = Field(
-        0.95, gt=0, lt=1, description="weight of a missed pair when datasketch picks bands × rows"
+        0.999, gt=0, lt=1, description="weight of a missed pair when datasketch picks bands × rows"
     )
     memory_budget: int = Field(2048, ge=64, description="MiB that a worker may use for clustering; changes no result")
     max_comparisons: int = Field(
-        100_000, ge=1, description="earlier survivors looked at for one document; where it acts, the report counts it"
+        100_000, ge=1, description="entries of earlier survivors looked at for one document; where it acts, the report counts it"
     )
     paragraphs: ParagraphConfig | None = Field(None, description="absent: paragraphs are not compared")
     sentences: SentenceConfig | None = Field(None, description="absent: sentences are not compared")

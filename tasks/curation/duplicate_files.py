@@ -1,7 +1,11 @@
-"""The clustering step's files: `duplicates/<shard>.parquet` for each shard that has duplicates, and a summary."""
+"""The clustering step: `duplicates/<shard>.parquet` for each shard that has documents to drop, and a summary.
+
+Every step below it is a piece of work per part (`pieces.py`), done by the workers; here is only their order. A killed
+run finds its finished pieces again; the work folder is deleted when the summary is written.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,22 +15,25 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from tasks.corpus.artifact import content_hash
-from tasks.corpus.document import Document, parse_record
 from tasks.corpus.manifest import Manifest, Shard
 from tasks.corpus.parquet import read_table
-from tasks.corpus.shards import Row, read_shard
-from tasks.corpus.storage import open_store, to_json
-from tasks.curation import dedup
+from tasks.corpus.storage import Store, join, open_store, to_json
+from tasks.curation import index as indexes
+from tasks.curation import walk
+from tasks.curation.candidates import write_candidates
 from tasks.curation.cluster import map_shards
 from tasks.curation.config import CurationConfig
-from tasks.curation.dedup import Duplicate, Member, find_duplicates
-from tasks.curation.rules import failed_rules
-from tasks.curation.shingles import shingles
+from tasks.curation.links import large_star, link, small_star
+from tasks.curation.members import write_members
+from tasks.curation.pieces import read_piece, read_status
+from tasks.curation.plan import DOCUMENT, NAME, REF_BITS, Plan, Run, cut_into_parts, load_run
 from tasks.curation.signal_files import read_signals, signals_key
-from tasks.curation.text import normalise
-from tasks.errors import DataError
+from tasks.curation.signal_files import read_status as signals_status
+from tasks.curation.takedown import RULE as TAKEN_DOWN
+from tasks.curation.takedown import taken_down
+from tasks.errors import DataError, StorageError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SUMMARY = "summary.json"
 SCHEMA = pa.schema(
     [
@@ -36,130 +43,238 @@ SCHEMA = pa.schema(
         ("twin_id", pa.string()),
         ("twin_shard", pa.string()),
         ("twin_row", pa.int64()),
+        ("twin_snapshot", pa.string()),  # of an earlier snapshot; null: of this run
+        ("detail", pa.string()),  # why it was taken down
     ],
     metadata={"schema_version": str(SCHEMA_VERSION)},
 )
 
 
-def clusters_key(manifest: Manifest, config: CurationConfig) -> str:
-    """Content key of the clustering: all signals, all rules."""
+def clusters_key(manifest: Manifest, config: CurationConfig, known: list[Any]) -> str:
+    """Content key of the clustering: all signals, all rules, and what is `known` from outside the run."""
     keys = sorted([shard.key, shard.id, signals_key(shard, config)] for shard in manifest.shards)
-    return content_hash(["clusters", dedup.CODE_VERSION, config.hash, keys])[:32]
+    return content_hash(["clusters", walk.CODE_VERSION, SCHEMA_VERSION, config.hash, keys, *known])[:32]
 
 
-def cluster(manifest: Manifest, config: CurationConfig, output: str, client: Client) -> dict[str, Any]:
-    """Find the duplicates of a whole run and write them by shard. Returns the summary."""
-    store, key = open_store(output).sub("duplicates"), clusters_key(manifest, config)
+def cluster(
+    manifest: Manifest, config: CurationConfig, output: str, client: Client, index: str | None = None
+) -> dict[str, Any]:
+    """Find the duplicates of a whole run and write them by shard. Returns the summary.
+
+    With an index, documents are duplicates of survivors of earlier snapshots, too, and this one gets an entry.
+    """
+    store = open_store(output).sub("duplicates")
+    gone = taken_down(index or output)
+    earlier = indexes.read_entries(index, manifest.snapshot) if index else {}
+    against = {date: entry.hash for date, entry in earlier.items()}
+    indexes.check_scheme(index or "", earlier.values(), config.dedup)
+    key = clusters_key(manifest, config, [sorted(gone.items()), against, bool(index)])
     if store.exists(SUMMARY):
         summary = orjson.loads(store.read(SUMMARY))
-        if summary["key"] == key and all(store.size(name) == size for name, size in summary["files"].items()):
+        current = summary["key"] == key and all(store.size(name) == size for name, size in summary["files"].items())
+        if current and (not index or indexes.has_entry(index, manifest.snapshot, key)):
             return {**summary, "reused": True}
         store.delete(SUMMARY)  # from here on the files are not to be believed
-    members, signatures = _members(manifest, config, output)
-    shards = {shard.id: shard for shard in manifest.shards}
-
-    def shingle_sets(wanted: Sequence[Member]) -> Mapping[Member, np.ndarray]:
-        return _shingle_sets(wanted, shards, manifest.landing, config, client)
-
-    duplicates = find_duplicates(members, signatures, config.dedup, shingle_sets)
-    by_shard: dict[str, list[Duplicate]] = {}
-    for duplicate in duplicates:
-        by_shard.setdefault(duplicate.member.shard, []).append(duplicate)
-    for old in list(store.list()):
-        if old.key.removesuffix(".parquet") not in by_shard:
+    for old in list(store.list("work/")):
+        if not old.key.startswith(f"work/{key}/"):
             store.delete(old.key)
-    files = {}
-    for shard_id, found in sorted(by_shard.items()):
-        data = _table_bytes(found, shards)
-        store.write(f"{shard_id}.parquet", data)
-        files[f"{shard_id}.parquet"] = len(data)
-    sizes = Counter(Counter(duplicate.survivor for duplicate in duplicates).values())
+    work = join(store.uri, "work", key)
+    plan = Plan(
+        key=key,
+        output=open_store(output).uri,
+        landing=manifest.landing,
+        snapshot=manifest.snapshot,
+        curation=manifest.curation,
+        parts=_parts(manifest, config, output),
+        earlier=indexes.earlier_parts(index, earlier.values(), config.dedup.memory_budget << 20) if index else [],
+        takedowns=sorted(gone),
+        index=index or "",
+    )
+    open_store(work).write(NAME, to_json(plan.model_dump()))
+    found = find_duplicates(client, work, DOCUMENT, write_members)
+    merged = each(client, write_duplicates, load_run(work), len(plan.parts), work, gone)
+    files = {name: size for part in merged for name, size in part["files"].items()}
+    for old in list(store.list()):
+        if "/" not in old.key and old.key not in files:
+            store.delete(old.key)
+    if index:
+        _write_entry(index, plan, config, against, merged)
     summary = {
         "schema_version": SCHEMA_VERSION,
         "key": key,
         "files": files,
-        "documents": len(members),
-        "duplicates": dict(Counter(duplicate.rule for duplicate in duplicates)),
-        "clusters": sum(sizes.values()),
-        "cluster_sizes": {str(size + 1): count for size, count in sorted(sizes.items())},
+        "documents": sum(part["documents"] for part in merged),
+        "duplicates": dict(sum((Counter(part["rules"]) for part in merged), Counter())),
+        **found,
+        "earlier_snapshots": sorted(against),
     }
     store.write(SUMMARY, to_json(summary))
+    for old in list(store.list("work/")):
+        store.delete(old.key)
     return {**summary, "reused": False}
 
 
-def _members(manifest: Manifest, config: CurationConfig, output: str) -> tuple[list[Member], np.ndarray]:
-    """Documents that pass every rule, and their signatures."""
-    members: list[Member] = []
-    packed: list[bytes] = []
-    for shard in manifest.shards:
-        table = read_signals(output, shard, config)
-        reasons = failed_rules(table, config)
-        faults = table["fault"].to_pylist()
-        wanted = [n for n, (fault, failed) in enumerate(zip(faults, reasons, strict=True)) if not fault and not failed]
-        columns = ["row", "doc_id", "characters", "source", "source_id", "signature"]
-        for item in table.select(columns).take(pa.array(wanted, pa.int64())).to_pylist():
-            members.append(
-                Member(
-                    shard=shard.id,
-                    row=item["row"],
-                    doc_id=item["doc_id"],
-                    characters=int(item["characters"]),
-                    source=item["source"],
-                    source_id=item["source_id"] or "",
-                    checksum=shard.checksum,
-                    occurrence=shard.occurrence,
-                )
-            )
-            packed.append(item["signature"])
-    signatures = np.frombuffer(b"".join(packed), dtype=np.uint32)
-    return members, signatures.reshape(len(members), config.dedup.permutations)
+def _parts(manifest: Manifest, config: CurationConfig, output: str) -> list[list[Shard]]:
+    counts = [(signals_status(output, shard, config) or {"documents": 0})["documents"] for shard in manifest.shards]
+    return cut_into_parts(manifest.shards, counts, config.dedup.memory_budget << 20)
 
 
-def _shingle_sets(
-    wanted: Sequence[Member], shards: Mapping[str, Shard], landing: str, config: CurationConfig, client: Client
-) -> dict[Member, np.ndarray]:
-    rows_of: dict[str, list[int]] = {}
-    for member in wanted:
-        rows_of.setdefault(member.shard, []).append(member.row)
-    work = [(shards[shard_id], sorted(rows)) for shard_id, rows in sorted(rows_of.items())]
-    results, failures = map_shards(client, _sets_of_shard, work, landing, config.model_dump())
+def find_duplicates(
+    client: Client, work: str, level: str, members: Callable[[int, str], dict[str, int]]
+) -> dict[str, Any]:
+    """All steps of one level, each over all parts, up to the pieces `<level>/decided`. Returns what they counted."""
+    run = load_run(work)
+    parts = run.parts(level)
+    each(client, members, run, parts, work)
+    each(client, link, run, parts, work, level)
+    rounds, changed = 0, 1
+    while changed:
+        big = each(client, large_star, run, parts, work, level, rounds + 1)
+        small = each(client, small_star, run, parts, work, level, rounds + 2)
+        rounds += 2
+        changed = sum(status["changed"] for status in [*big, *small])
+    read = each(client, write_candidates, run, parts, work, level, rounds)
+    decided = each(client, walk.decide, run, parts, work, level)
+    sizes: Counter[int] = Counter()
+    for status in decided:
+        sizes.update({int(size): count for size, count in status["clusters"].items()})
+    return {
+        "clusters": sum(sizes.values()),
+        "cluster_sizes": {str(size): count for size, count in sorted(sizes.items())},
+        "candidates": sum(status["units"] for status in decided),
+        "cut_short": sum(status["cut_short"] for status in decided),
+        "text_read": {
+            name: sum(status[f"{name}_read"] for status in read[: len(run.plan.parts)])
+            for name in ("documents", "shards")
+        },
+        "earlier_text_read": {
+            name: sum(status[f"{name}_read"] for status in read[len(run.plan.parts) :])
+            for name in ("documents", "shards")
+        },
+    }
+
+
+def each(client: Client, step: Callable[..., Any], run: Run, parts: int, *arguments: Any) -> list[Any]:
+    """`step(part, …)` for every part. Raises the first failure's error, after all others are done."""
+    results, failures = map_shards(client, step, range(parts), *arguments)
     if failures:
-        (shard, _), error = failures[0]
-        raise DataError(f"{shard.key}: its text could not be read again to verify duplicates: {error}") from error
-    sets = {(shard_id, row): values for found in results for shard_id, row, values in found}
-    return {member: sets[member.shard, member.row] for member in wanted}
+        part, error = failures[0]
+        kind = StorageError if isinstance(error, StorageError) else DataError
+        shards = ", ".join(shard.key for shard in run.shards(part)[:3]) if part < len(run.plan.parts) else "the index"
+        raise kind(
+            f"clustering, {step.__name__}, part {part} ({shards} …): {error}; finished parts are kept, clear this task"
+        ) from error
+    return results
 
 
-def _sets_of_shard(
-    work: tuple[Shard, list[int]], landing: str, config_json: dict[str, Any]
-) -> list[tuple[str, int, np.ndarray]]:
-    shard, rows = work
-    config, wanted = CurationConfig.model_validate(config_json), set(rows)
-    out = []
-    for item in read_shard(open_store(landing), shard.key, config.max_record_bytes):
-        if isinstance(item, Row) and item.index in wanted:
-            document = parse_record(item.record, shard.source)
-            if isinstance(document, Document):
-                out.append((shard.id, item.index, shingles(normalise(document.text), config.dedup)))
-    if len(out) != len(wanted):
-        raise DataError(f"{shard.key}: {len(wanted) - len(out)} rows are gone since its signals were computed")
-    return out
-
-
-def _table_bytes(duplicates: list[Duplicate], shards: Mapping[str, Shard]) -> bytes:
-    rows = [
-        {
-            "row": duplicate.member.row,
-            "rule": duplicate.rule,
-            "similarity": duplicate.similarity,
-            "twin_id": duplicate.survivor.doc_id,
-            "twin_shard": shards[duplicate.survivor.shard].key,
-            "twin_row": duplicate.survivor.row,
-        }
-        for duplicate in sorted(duplicates, key=lambda duplicate: duplicate.member.row)
+def write_duplicates(part: int, work: str, gone: dict[str, str]) -> dict[str, Any]:
+    """`duplicates/<shard>.parquet` of a part's shards; with an index, the part's survivors."""
+    run = load_run(work)
+    name = f"{DOCUMENT}/merged/{part:05d}.json"
+    store = open_store(run.plan.output).sub("duplicates")
+    if run.store.exists(name):
+        finished = orjson.loads(run.store.read(name))
+        if all(store.size(file) == size for file, size in finished["files"].items()):
+            return finished
+    pieces = [
+        table
+        for other in range(run.parts(DOCUMENT))
+        for table in read_piece(run.store, f"{DOCUMENT}/decided/{other:05d}", part)
     ]
+    decided = pa.concat_tables([walk.DECIDED.empty_table(), *pieces])
+    facts: dict[str, Any] = {"files": {}, "rules": {}, "survivors": None}
+    rules: Counter[str] = Counter()
+    for number, shard in enumerate(run.shards(part)):
+        rows = _rows(run, decided.filter(pa.array(decided["shard"].to_numpy() == number)))
+        rules.update(row["rule"] for row in rows)
+        rows += _taken_down(run, shard, gone)
+        if rows:
+            data = _table_bytes(rows)
+            store.write(f"{shard.id}.parquet", data)
+            facts["files"][f"{shard.id}.parquet"] = len(data)
+    facts["rules"] = dict(rules)
+    status = read_status(run.store, f"{DOCUMENT}/bands/{part:05d}")
+    facts["documents"] = status["units"] if status else 0
+    if run.plan.index:
+        lost = np.sort(decided["ref"].to_numpy() & ((1 << REF_BITS) - 1))
+        file, total = indexes.write_survivors(
+            open_store(run.plan.index),
+            f"{run.plan.snapshot}/{run.plan.key[:16]}-{part:05d}.parquet",
+            _survivors(run, part, lost),
+        )
+        facts["survivors"] = {"file": file.model_dump(mode="json"), "sum": f"{total:032x}"}
+    run.store.write(name, to_json(facts))
+    return facts
+
+
+def _rows(run: Run, decided: pa.Table) -> list[dict[str, Any]]:
+    rows = []
+    for item in decided.to_pylist():
+        twin_part = item["twin"] >> REF_BITS
+        earlier = twin_part - len(run.plan.parts)
+        rows.append(
+            {
+                "row": item["row"],
+                "rule": "duplicate_exact" if item["exact"] else "duplicate_near",
+                "similarity": item["similarity"],
+                "twin_id": item["twin_id"],
+                "twin_shard": run.shards(twin_part)[item["twin_shard"]].key,
+                "twin_row": item["twin_row"],
+                "twin_snapshot": run.plan.earlier[earlier].snapshot if earlier >= 0 else None,
+            }
+        )
+    return rows
+
+
+def _taken_down(run: Run, shard: Shard, gone: dict[str, str]) -> list[dict[str, Any]]:
+    if not gone:
+        return []
+    table = read_signals(run.plan.output, shard, run.config, ["row", "doc_id", "fault"])
+    return [
+        {"row": item["row"], "rule": TAKEN_DOWN, "detail": gone[item["doc_id"]]}
+        for item in table.to_pylist()
+        if item["doc_id"] in gone and not item["fault"]
+    ]
+
+
+def _survivors(run: Run, part: int, lost: np.ndarray) -> Iterator[pa.Table]:
+    """The part's members but for those at the positions `lost`. Shards count from the run's first."""
+    first, before = 0, sum(len(shards) for shards in run.plan.parts[:part])
+    for table in read_piece(run.store, f"{DOCUMENT}/members/{part:05d}", 0):
+        kept = np.ones(table.num_rows, dtype=bool)
+        kept[lost[(lost >= first) & (lost < first + table.num_rows)] - first] = False
+        first += table.num_rows
+        survivors = table.select(indexes.SURVIVORS.names).filter(pa.array(kept))
+        place = survivors.schema.get_field_index("shard")
+        yield survivors.set_column(place, "shard", pa.array(survivors["shard"].to_numpy() + np.int32(before)))
+
+
+def _write_entry(
+    index: str, plan: Plan, config: CurationConfig, against: dict[str, str], merged: list[dict[str, Any]]
+) -> None:
+    files = [indexes.IndexFile.model_validate(part["survivors"]["file"]) for part in merged]
+    shards = [shard for part in plan.parts for shard in part]
+    scheme = indexes.scheme_of(config.dedup)
+    total = sum(int(part["survivors"]["sum"], 16) for part in merged)
+    entry = indexes.Entry(
+        snapshot=plan.snapshot,
+        key=plan.key,
+        scheme=scheme,
+        landing=plan.landing,
+        shards=shards,
+        files=files,
+        documents=sum(sum(file.groups.values()) for file in files),
+        earlier=against,
+        takedowns=plan.takedowns,
+        hash=indexes.entry_hash(plan.snapshot, scheme, total, shards),
+    )
+    indexes.write_entry(index, entry)
+
+
+def _table_bytes(rows: list[dict[str, Any]]) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink, compression="zstd")
+    ordered = sorted(rows, key=lambda row: (row["row"], row["rule"]))
+    pq.write_table(pa.Table.from_pylist(ordered, schema=SCHEMA), sink, compression="zstd")
     return sink.getvalue().to_pybytes()
 
 
@@ -170,3 +285,8 @@ def read_duplicates(output: str, shard: Shard) -> dict[int, dict[str, Any]]:
         return {}
     with store.open(name) as stream:
         return {item["row"]: item for item in read_table(stream).to_pylist()}
+
+
+def read_summary(store: Store) -> dict[str, Any]:
+    """The clustering's summary, from the store of a run's output."""
+    return orjson.loads(store.read(f"duplicates/{SUMMARY}"))

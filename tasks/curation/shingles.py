@@ -57,12 +57,16 @@ def as_minhash(values: np.ndarray, config: DedupConfig) -> MinHash:
 
 
 def new_index(config: DedupConfig) -> MinHashLSH:
-    """An empty LSH index; datasketch picks bands × rows for the threshold, with missed pairs weighing more."""
-    bands, rows = _bands(config.threshold, config.permutations, config.recall_weight)
-    return MinHashLSH(num_perm=config.permutations, params=(bands, rows))
+    """An empty LSH index of datasketch's."""
+    return MinHashLSH(num_perm=config.permutations, params=bands_and_rows(config))
 
 
-@lru_cache(maxsize=4)
+def bands_and_rows(config: DedupConfig) -> tuple[int, int]:
+    """Bands × rows as datasketch picks them for the threshold, with missed pairs weighing more."""
+    return _bands(config.threshold, config.permutations, config.recall_weight)
+
+
+@lru_cache(maxsize=8)
 def _bands(threshold: float, permutations: int, recall_weight: float) -> tuple[int, int]:
     picked = MinHashLSH(threshold=threshold, num_perm=permutations, weights=(1 - recall_weight, recall_weight))
     return picked.b, picked.r

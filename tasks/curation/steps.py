@@ -7,17 +7,15 @@ tasks; `python -m tasks curate` runs them one after another.
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from tasks.corpus.artifact import content_hash, write_artifact
 from tasks.corpus.manifest import DATE, Manifest, Shard, read_manifest, take_inventory, total_bytes
 from tasks.corpus.manifest import NAME as MANIFEST
 from tasks.corpus.shards import is_shard
 from tasks.corpus.storage import join, open_store, write_json
-from tasks.curation import dedup, signal_files, signals, verdict_files
+from tasks.curation import signal_files, signals, verdict_files, walk
 from tasks.curation.cluster import dask_client, map_shards
 from tasks.curation.config import CurationConfig, load_curation
-from tasks.curation.duplicate_files import cluster, clusters_key
+from tasks.curation.duplicate_files import cluster, read_summary
 from tasks.curation.report import add_up
 from tasks.curation.signal_files import read_status, write_signals
 from tasks.curation.verdict_files import read_verdict_status, write_shard_verdicts
@@ -95,8 +93,13 @@ def compute_signals(
     }
 
 
-def cluster_duplicates(output: str, *, workers: int = 2, scheduler: str | None = None) -> dict[str, Any]:
-    """Find duplicates over all shards. Raises DataError when a shard has no signals yet."""
+def cluster_duplicates(
+    output: str, *, index: str | None = None, workers: int = 2, scheduler: str | None = None
+) -> dict[str, Any]:
+    """Find duplicates over all shards, and with an `index` among survivors of earlier snapshots.
+
+    Raises DataError when a shard has no signals yet, ConfigError when the index was made with another configuration.
+    """
     manifest, config = _load(output)
     missing = [shard.key for shard in manifest.shards if read_status(output, shard, config) is None]
     if missing:
@@ -104,7 +107,7 @@ def cluster_duplicates(output: str, *, workers: int = 2, scheduler: str | None =
             f"{len(missing)} shards have no signals yet, e.g. {missing[0]}; clear their group and run it again"
         )
     with dask_client(workers, scheduler) as client:
-        return cluster(manifest, config, output, client)
+        return cluster(manifest, config, output, client, index)
 
 
 def write_verdicts(
@@ -182,14 +185,14 @@ def publish(output: str) -> dict[str, Any]:
         for entry in list(store.list(f"{folder}/")):
             if entry.key.split("/")[1].split(".")[0] not in wanted:
                 store.delete(entry.key)
-    clusters = orjson.loads(store.read("duplicates/summary.json"))
+    clusters = read_summary(store)
     report = add_up(manifest.snapshot, statuses, clusters)
     write_json(join(output, "report.json"), report)
     versions = [
         CODE_VERSION,
         signals.CODE_VERSION,
         signal_files.CODE_VERSION,
-        dedup.CODE_VERSION,
+        walk.CODE_VERSION,
         verdict_files.CODE_VERSION,
     ]
     artifact = write_artifact(
@@ -198,7 +201,7 @@ def publish(output: str) -> dict[str, Any]:
         replace=True,
         kind="corpus",
         stage="curate",
-        key=content_hash([clusters_key(manifest, config), versions])[:32],
+        key=content_hash([clusters["key"], versions])[:32],
         data={shard.key: shard.checksum for shard in manifest.shards},
         config_hash=config.hash,
         code_version=CODE_VERSION,

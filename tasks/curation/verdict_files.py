@@ -20,6 +20,7 @@ from tasks.curation.duplicate_files import read_duplicates
 from tasks.curation.rules import REASONS, Reason, failed_rules
 from tasks.curation.signal_files import SPANS, read_signals, read_status, signals_key
 from tasks.curation.signals import Span, cut
+from tasks.curation.takedown import RULE as TAKEN_DOWN
 from tasks.curation.text import normalise
 from tasks.errors import ConservationError, DataError
 
@@ -146,8 +147,11 @@ def _verdict(
     if row["fault"]:
         detail = f"{row['fault_detail']}{REMEDY_MARK}{REMEDIES[row['fault']]}"
         reasons.append({"rule": row["fault"], "value": None, "threshold": None, "detail": detail})
-    if twin:
-        detail = f"survivor: row {twin['twin_row']} of {twin['twin_shard']}"
+    if twin and twin["rule"] == TAKEN_DOWN:
+        reasons.append({"rule": TAKEN_DOWN, "value": None, "threshold": None, "detail": twin["detail"]})
+    elif twin:
+        where = f" in snapshot {twin['twin_snapshot']}" if twin["twin_snapshot"] else ""
+        detail = f"survivor: row {twin['twin_row']} of {twin['twin_shard']}{where}"
         threshold = 1.0 if twin["rule"] == "duplicate_exact" else config.dedup.threshold
         reasons.append({"rule": twin["rule"], "value": twin["similarity"], "threshold": threshold, "detail": detail})
     verdict = "quarantined" if row["fault"] else "dropped" if reasons else "kept"
@@ -168,7 +172,7 @@ def _verdict(
         "reasons": reasons,
         "twin_id": twin["twin_id"] if twin else None,
         "similarity": twin["similarity"] if twin else None,
-        "level": "document" if twin else None,
+        "level": "document" if twin and twin["twin_id"] else None,
         "language": row["language"],
         "kind": row["kind"],
         "raw_bytes": row["raw_bytes"],

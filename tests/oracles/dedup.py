@@ -1,8 +1,6 @@
-"""Document-level deduplication: exact, then near by MinHash-LSH with verified candidates.
+"""Document-level deduplication in one process with datasketch's index: what the distributed clustering must equal.
 
 Documents are walked in a total order; one is dropped if and only if an earlier *survivor* is verified similar to it.
-So a clique keeps one, and a chain may keep several. Only documents that pass every rule take part: a duplicate must
-never lose to a twin that is dropped itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +10,6 @@ import numpy as np
 
 from tasks.curation.config import DedupConfig
 from tasks.curation.shingles import as_minhash, jaccard, new_index
-
-CODE_VERSION = 1  # raise when survivors may change
 
 
 @dataclass(frozen=True, slots=True)
