@@ -7,7 +7,7 @@ from tasks.training.data import Source, collate
 from tasks.training.engine import Engine
 from tasks.training.loop import Companion
 from tasks.training.losses import IGNORED
-from tasks.training.recipe import SftStage
+from tasks.training.recipe import TuningStage
 from tasks.training.sampling import REPLAY, WeightedOrder
 from tasks.training.tuning import Curriculum
 
@@ -18,7 +18,7 @@ class HeldOut(Companion):
 
     name = "heldout"
 
-    def __init__(self, sources: Mapping[str, Source], config: SftStage, *, rank: int, pad: int) -> None:
+    def __init__(self, sources: Mapping[str, Source], config: TuningStage, *, rank: int, pad: int) -> None:
         self.sources, self.config, self.rank, self.pad = sources, config, rank, pad
         self.losses: dict[int, float] = {}  # by step
         self.by_category: dict[str, float] = {}  # the last measured

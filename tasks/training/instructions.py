@@ -16,7 +16,7 @@ from tasks.tokens.packing import best_fit
 from tasks.training.conversations import Unusable, read_conversation
 from tasks.training.data import PackedConversations
 from tasks.training.plan import is_shard
-from tasks.training.recipe import SftStage
+from tasks.training.recipe import AdaptStage, TuningStage
 
 ALL = "instructions"  # the one group where categories are not told apart
 
@@ -39,10 +39,11 @@ class Instructions:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def read_instructions(uri: str, config: SftStage) -> Instructions:
+def read_instructions(uri: str, config: TuningStage) -> Instructions:
     """Records of a folder's shards: {"messages": [{"role", "content"}, …], "source", "category", …}.
 
-    At most `config.max_records`, those with the smallest hashes. Raises DataError when a split is left empty.
+    Of an adaptation only its categories. At most `config.max_records`, those with the smallest hashes. Raises DataError
+    when a split is left empty.
     """
     store, result = open_store(uri), Instructions()
     found: dict[str, Conversation] = {}
@@ -56,6 +57,11 @@ def read_instructions(uri: str, config: SftStage) -> Instructions:
                 result.counts["repeated"] += 1
             else:
                 found[conversation.id] = conversation
+    if isinstance(config, AdaptStage) and config.categories:
+        outside = [key for key, item in found.items() if item.category not in config.categories]
+        result.counts["outside_domain"] = len(outside)
+        for key in outside:
+            del found[key]
     chosen = sorted(found.values(), key=lambda item: (fraction(item.id, "instructions"), item.id))
     result.counts["beyond_max_records"] = max(0, len(chosen) - config.max_records)
     for conversation in chosen[: config.max_records]:
@@ -76,7 +82,7 @@ def _conversation(record: dict[str, Any]) -> Conversation | None:
     )
 
 
-def by_category(conversations: list[Conversation], config: SftStage) -> dict[str, list[Conversation]]:
+def by_category(conversations: list[Conversation], config: TuningStage) -> dict[str, list[Conversation]]:
     """Conversations by category, in the order of names; all under `instructions` when nothing asks for more.
 
     Raises DataError when a category of the mixture has no conversation.

@@ -178,6 +178,8 @@ class TuningStage(TrainedStage):
     consumes: ClassVar[tuple[Role, ...]] = ("model",)
     data: ClassVar[tuple[str, ...]] = ("instructions",)
 
+    usual_epochs: ClassVar[tuple[float, float]] = USUAL_EPOCHS
+
     optimizer: TuningOptimizer
     epochs: float = Field(3.0, gt=0, description="most passes over the records; 1 to 3")
     unusual: bool = Field(False, description="a share of the rate outside 5-10%, or epochs outside 1-3, are meant")
@@ -198,8 +200,9 @@ class TuningStage(TrainedStage):
         share, low, high = self.optimizer.parent_share, *USUAL_SHARE
         if share is not None and not low <= share <= high and not self.unusual:
             raise ValueError(f"parent_share {share:g} is not in [{low:g}, {high:g}]; `unusual: true` says it is meant")
-        if not USUAL_EPOCHS[0] <= self.epochs <= USUAL_EPOCHS[1] and not self.unusual:
-            raise ValueError(f"epochs {self.epochs:g} are outside 1 to 3; say `unusual: true` if they are meant")
+        few, many = self.usual_epochs
+        if not few <= self.epochs <= many and not self.unusual:
+            raise ValueError(f"epochs {self.epochs:g} are not in [{few:g}, {many:g}]; say `unusual: true` if meant")
         if self.lora and self.unfreezing:
             raise ValueError("lora freezes every weight for good, nothing is left to unfreeze; leave one of them out")
         return self
@@ -227,9 +230,10 @@ class AdaptStage(TuningStage):
     """Adaptation to a small domain: hundreds of steps at a very low rate, judged on the domain and in general."""
 
     kind: Literal["adapt"]
+    usual_epochs: ClassVar[tuple[float, float]] = (0.0, 100.0)  # a small domain is gone through again and again
+
     optimizer: AdaptOptimizer
     steps: int = Field(ge=100, lt=1000, description="most optimizer steps; hundreds")
-    unusual: bool = Field(True, description="as many passes over a small domain as the steps need are usual here")
     epochs: float = Field(100.0, gt=0, description="most passes over the records")
     categories: tuple[str, ...] = Field((), description="of the records that make the domain; empty: all of them")
 

@@ -15,7 +15,7 @@ from tasks.errors import ConfigError
 from tasks.tokens.packing import positions_of
 from tasks.tokens.shards import TokenShards
 from tasks.training.data import Loader, PackedDocuments, Sequence, Shuffled, Source
-from tasks.training.recipe import SftStage
+from tasks.training.recipe import TuningStage
 
 REPLAY = "replay"
 
@@ -135,7 +135,7 @@ def _seed(seed: int, name: str) -> int:
     return int(np.random.SeedSequence([seed, *name.encode()]).generate_state(1)[0])
 
 
-def weights_of(parts: Mapping[str, Source], config: SftStage) -> dict[str, float]:
+def weights_of(parts: Mapping[str, Source], config: TuningStage) -> dict[str, float]:
     """Shares of tokens by part: the mixture's, or as the parts come, beside the share of replay."""
     own = {name: source for name, source in parts.items() if name != REPLAY}
     if config.mixture:

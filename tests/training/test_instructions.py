@@ -7,14 +7,14 @@ from tasks.corpus.shards import write_shard
 from tasks.errors import DataError
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.training.instructions import pack_conversations, read_instructions
-from tasks.training.recipe import Optimizer, SftStage
+from tasks.training.recipe import SftStage, TuningOptimizer
 
 LENGTH = 48
 
 
 def config(**changes) -> SftStage:
     values = {"name": "sft", "kind": "sft", "steps": 1, "heldout_share": 0.3, "sequence_length": LENGTH} | changes
-    return SftStage(optimizer=Optimizer(learning_rate=0.1), **values)
+    return SftStage(optimizer=TuningOptimizer(learning_rate=0.1), **values)
 
 
 def record(question: str, answer: str) -> dict:

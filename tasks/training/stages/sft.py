@@ -18,7 +18,7 @@ from tasks.training.instructions import Instructions, by_category, pack_conversa
 from tasks.training.loop import Companion, train
 from tasks.training.losses import causal_loss
 from tasks.training.model import export_model, load_model
-from tasks.training.recipe import SftStage
+from tasks.training.recipe import TuningStage
 from tasks.training.sampling import REPLAY, Joined, TuningLoader, WeightedOrder, replay_source, weights_of
 from tasks.training.unfreezing import ProgressiveUnfreezing, unit_of
 
@@ -26,7 +26,7 @@ from tasks.training.unfreezing import ProgressiveUnfreezing, unit_of
 def run(context: Context) -> None:
     """Tune the parent on packed conversations and replayed documents, keep the best, export and publish."""
     config = context.spec.config
-    assert isinstance(config, SftStage)
+    assert isinstance(config, TuningStage)
     join_ranks(context)
 
     parent, ancestor = context.parent("model"), read_artifact(context.spec.parents["model"].uri)
@@ -76,7 +76,7 @@ def run(context: Context) -> None:
         )
 
 
-def with_peak(config: SftStage, parent: Artifact) -> SftStage:
+def with_peak(config: TuningStage, parent: Artifact) -> TuningStage:
     """The same configuration with its peak learning rate. Raises ConfigError when the parent records none."""
     share, peak = config.optimizer.parent_share, parent.metrics.get("peak_learning_rate")
     if share is None:
@@ -90,13 +90,13 @@ def with_peak(config: SftStage, parent: Artifact) -> SftStage:
     return config.model_copy(update={"optimizer": optimizer})
 
 
-def rate_share(config: SftStage, parent: Artifact) -> float | None:
+def rate_share(config: TuningStage, parent: Artifact) -> float | None:
     """The peak learning rate as a share of the parent's, where that is known."""
     peak = parent.metrics.get("peak_learning_rate")
     return config.optimizer.learning_rate / peak if peak else None
 
 
-def training_parts(context: Context, config: SftStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
+def training_parts(context: Context, config: TuningStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
     """What is trained on, by name: categories of records, and replayed pretraining data."""
     groups = by_category(records.splits["train"], config)
     records.counts["outside_mixture"] = len(records.splits["train"]) - sum(map(len, groups.values()))
@@ -112,7 +112,7 @@ def training_parts(context: Context, config: SftStage, tokenizer: Any, records: 
     return parts
 
 
-def heldout_parts(config: SftStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
+def heldout_parts(config: TuningStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
     """Held-out records by the same categories; one that has none is left out."""
     wanted = set(by_category(records.splits["train"], config))
     groups: dict[str, list[Any]] = {}
