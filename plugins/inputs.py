@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.corpus.artifact import content_hash, read_artifact
+from tasks.corpus.artifact import read_artifact
 from tasks.corpus.storage import join, open_store
 from tasks.errors import DataError
 from tasks.settings import Settings
@@ -39,6 +39,7 @@ def choose_inputs(
     Returns {"corpus": URI, "instructions": URI, "instructions_hash", "stages": [names], "parents": {stage: URI}}.
     Raises DataError when there is no corpus, a parent is missing, or first and last stage are the wrong way round.
     """
+    from tasks.training.plan import identify
     from tasks.training.recipe import load_recipe
 
     names = [stage.name for stage in load_recipe(recipe_name).stages]
@@ -50,7 +51,7 @@ def choose_inputs(
     chosen: dict[str, Any] = {
         "corpus": corpus,
         "instructions": instructions,
-        "instructions_hash": content_hash([[entry.key, entry.size] for entry in open_store(instructions).list()]),
+        "instructions_hash": identify(instructions).hash,
         "stages": names[names.index(first) : names.index(last) + 1],
         "parents": {},
     }

@@ -102,14 +102,17 @@ def plan_stage(
 def _input(uri: str, name: str, stage: str) -> Input:
     if not uri:
         raise ConfigError(f"stage '{stage}' reads {name}, but no URI was given for it; pass --{name} URI")
+    return identify(uri)
+
+
+def identify(uri: str) -> Input:
+    """What lies at a URI, by its content: an artifact, or a folder of shards. Raises DataError when it is neither."""
     if exists(join(uri, NAME)):
         return Input(uri=_absolute(uri), hash=read_artifact(uri).hash)
     store = open_store(uri)
     files = {entry.key: file_hash(store, entry.key).sha256 for entry in store.list() if is_shard(entry.key)}
     if not files:
-        raise DataError(
-            f"{uri}: neither a finished artifact nor a folder of shards; stage '{stage}' reads {name} there"
-        )
+        raise DataError(f"{uri}: neither a finished artifact nor a folder of shards; name one that is")
     return Input(uri=store.uri, hash=content_hash(files), artifact=False)
 
 

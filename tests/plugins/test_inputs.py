@@ -49,6 +49,13 @@ def test_the_event_names_the_corpus(config: Settings, micro: str) -> None:
     assert chosen["instructions"] == f"{config.data}/instructions"
 
 
+def test_instructions_are_known_by_their_content(config: Settings, micro: str) -> None:
+    event = SimpleNamespace(extra={"corpus": "s3://bucket/corpus/2026-01-15"})
+    before = choose_inputs(micro, {}, [event], config)["instructions_hash"]
+    write_shard(Path(config.data) / "instructions" / "some.jsonl", [{"text": "y"}])
+    assert choose_inputs(micro, {}, [event], config)["instructions_hash"] != before
+
+
 def test_without_event_and_form_the_newest_corpus_is_taken(config: Settings, micro: str) -> None:
     with pytest.raises(DataError, match="no curated corpus yet"):
         choose_inputs(micro, {}, [], config)
