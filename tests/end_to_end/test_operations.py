@@ -1,0 +1,122 @@
+"""What an operator does in the Airflow UI, through its API: a backfill, a refused gate, a start at a later stage."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from plugins.local.api import Api
+from tasks.corpus.artifact import read_artifact
+from tasks.corpus.shards import write_shard
+from tasks.corpus.storage import exists, join, read_json
+from tests.end_to_end.runner import LIMIT, SNAPSHOT, Runner, small_landing
+
+pytestmark = pytest.mark.slow
+
+EARLIER, REFUSED = "2026-01-14", "2026-01-16"  # the days around SNAPSHOT
+CURATE, TRAIN = "curate_corpus", "train_cascade_micro"
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """Airflow is up, over three snapshots: a few documents, many, and none that any rule lets pass."""
+    root = tmp_path_factory.mktemp("operations")
+    landing = small_landing(root / "landing")
+    text = "The old mill stands by the river, and in the spring its wheel turns with the water that comes down. "
+    facts = [f"{text}In the year {year} the miller of that place had {year % 97} sacks to grind. " for year in range(9)]
+    write_shard(landing / EARLIER / "mills" / "part-000.jsonl.gz", [{"text": "\n".join(facts)}])
+    write_shard(landing / REFUSED / "junk" / "part-000.jsonl.gz", [{"text": "x"}, {"text": "yy"}])
+    runner = Runner(root / "home", landing)
+    up = runner.start("up")
+    printed = runner.output(up)
+    assert up.returncode == 0, printed
+    state = json.loads((runner.home / "airflow" / "guardian.json").read_text())
+    runner.seen |= {psutil.Process(state["pid"]), *psutil.Process(state["pid"]).children(recursive=True)}
+    yield runner
+    runner.output(runner.start("down"))
+    for process in runner.seen:
+        if process.is_running():
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def api(runner: Runner) -> Api:
+    url = json.loads((runner.home / "airflow" / "guardian.json").read_text())["url"]
+    return Api(url, "admin", json.loads((runner.home / "airflow" / "passwords.json").read_text())["admin"])
+
+
+def ended(api: Api, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, Any]]:
+    """The runs by partition key, once all have ended."""
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline:
+        runs = [api.run(dag_id, run_id) for run_id in run_ids]
+        if all(run["state"] in ("success", "failed") for run in runs):
+            return {run["partition_key"]: run for run in runs}
+        time.sleep(2.0)
+    raise AssertionError([(run["dag_run_id"], run["state"]) for run in runs])
+
+
+def states(api: Api, run: dict[str, Any]) -> dict[str, str]:
+    return {item["task_id"]: item["state"] for item in api.task_instances(run["dag_id"], run["dag_run_id"])}
+
+
+@pytest.fixture(scope="module")
+def backfilled(api: Api) -> dict[str, dict[str, Any]]:
+    """Airflow's own backfill over the three days."""
+    api.pause(CURATE, paused=False)
+    dates = {"from_date": f"{EARLIER}T00:00:00Z", "to_date": f"{REFUSED}T23:59:59Z"}
+    api.post("/backfills", {"dag_id": CURATE, **dates, "reprocess_behavior": "failed", "max_active_runs": 1})
+    deadline = time.monotonic() + LIMIT
+    while len(runs := api.runs(CURATE, run_type="backfill")) < 3:
+        assert time.monotonic() < deadline, runs
+        time.sleep(1.0)
+    return ended(api, CURATE, [run["dag_run_id"] for run in runs])
+
+
+def test_a_range_of_dates_is_backfilled(runner: Runner, backfilled: dict[str, dict[str, Any]]) -> None:
+    assert {key: run["state"] for key, run in backfilled.items()} == {
+        EARLIER: "success",
+        SNAPSHOT: "success",
+        REFUSED: "failed",
+    }
+    for date, least in ((EARLIER, 1), (SNAPSHOT, 300)):
+        report = read_json(join(runner.store, "corpus", date, "report.json"))
+        assert report["read"] == report["kept"] + report["dropped"] + report["quarantined"] >= least
+        assert read_artifact(join(runner.store, "corpus", date)).kind == "corpus"
+
+
+def test_a_refused_gate_stops_what_follows(runner: Runner, api: Api, backfilled: dict[str, dict[str, Any]]) -> None:
+    found = states(api, backfilled[REFUSED])
+    assert (found["publish"], found["gate"], found["announce"]) == ("success", "failed", "upstream_failed")
+    gate = next(
+        item for item in api.task_instances(CURATE, backfilled[REFUSED]["dag_run_id"]) if item["task_id"] == "gate"
+    )
+    assert gate["try_number"] == 1, "what the gate read has not changed: no retry"
+    said = json.dumps(api.log(gate))
+    assert "At least one document was kept" in said
+
+
+def test_a_run_may_start_at_a_later_stage(runner: Runner, api: Api, backfilled: dict[str, dict[str, Any]]) -> None:
+    assert backfilled[SNAPSHOT]["state"] == "success"
+    corpus = join(runner.store, "corpus", SNAPSHOT)
+    api.pause(TRAIN, paused=False)
+    first = api.trigger(TRAIN, {"corpus": corpus, "last_stage": "tokenizer"}, None, "the first stage alone")
+    (run,) = ended(api, TRAIN, [first]).values()
+    assert run["state"] == "success"
+    found = states(api, run)
+    assert (found["tokenizer.gate"], found["pretrain.train"], found["set_candidate"]) == (
+        "success",
+        "skipped",
+        "skipped",
+    )
+    conf = {"corpus": corpus, "first_stage": "pretrain", "last_stage": "pretrain"}
+    (run,) = ended(api, TRAIN, [api.trigger(TRAIN, conf, None, "the second stage alone")]).values()
+    found = states(api, run)
+    assert run["state"] == "success", found
+    assert (found["tokenizer.train"], found["pretrain.gate"], found["sft.train"]) == ("skipped", "success", "skipped")
+    assert not exists(join(runner.store, "registry", "micro.json")), "only a run to the last stage sets a candidate"
+    unpaused = json.dumps([item["partition_key"] for item in api.runs(TRAIN)])
+    assert REFUSED not in unpaused, "training never starts on data that a gate refused"
