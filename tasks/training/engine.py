@@ -277,7 +277,8 @@ def _check_precision(config: TrainedStage) -> None:
     device = get_accelerator()
     able = {"fp32": True, "bf16": device.is_bf16_supported(), "fp16": bool(device.is_fp16_supported())}
     if not able[config.precision]:
+        others = ", ".join(name for name, yes in able.items() if yes)
         raise ConfigError(
             f"precision {config.precision} does not run on this device ({device.device_name()}); "
-            f"set `precision` of stage '{config.name}' to one of: {', '.join(name for name, yes in able.items() if yes)}"
+            f"set `precision` of stage '{config.name}' to one of: {others}"
         )

@@ -40,8 +40,8 @@ def initialize(model: PreTrainedModel, shape: ModelShape) -> None:
     """Draw or scale the matrices of the layers again as the recipe says.
 
     *xavier*: standard deviation √(2 / (inputs + outputs)). *depth*: what is added to the residual stream is divided by
-    √(2 · layers), as in GPT-2. *deepnorm*: values, attention's output and the MLP are multiplied by (8 · layers)^-¼, the
-    gain for decoders of Wang et al. 2022; their up-scaled skip is left out, because the layers are pre-norm and a
+    √(2 · layers), as in GPT-2. *deepnorm*: values, attention's output and the MLP are multiplied by (8 · layers)^-¼,
+    the gain for decoders of Wang et al. 2022; their up-scaled skip is left out, because the layers are pre-norm and a
     factor there would only scale the stream that the next norm divides out.
     """
     outputs, inner = ("o_proj", "down_proj"), ("v_proj", "gate_proj", "up_proj")

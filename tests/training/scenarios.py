@@ -18,12 +18,14 @@ from tasks.tokens.packing import positions_of
 from tasks.training import checkpoint
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.context import Context
-from tasks.training.data import Batch, Loader, Sequence
+from tasks.training.data import Batch, Loader, Sequence, collate
 from tasks.training.engine import Engine, join_ranks
 from tasks.training.job import Job
 from tasks.training.losses import causal_loss
 from tasks.training.model import new_model
 from tasks.training.recipe import ModelShape, Optimizer, PretrainStage
+from tasks.training.tuning import Unfreezing
+from tasks.training.unfreezing import ProgressiveUnfreezing, unit_of
 
 VOCAB, LENGTH, END, PAD = 60, 32, 0, 1
 SHAPE = ModelShape(hidden_size=32, intermediate_size=64, layers=3, heads=4, key_value_heads=2, context=LENGTH)
@@ -242,7 +244,6 @@ def full(context: Context) -> Any:
     """A disk on which rank 0 can write no file beyond 2,000 bytes."""
     trainer = Trainer(context)
     saved = Checkpoints(context, trainer.engine)
-    before = checkpoint.complete_steps(saved.folder)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     said = ""
     saved.save(9)
@@ -257,14 +258,63 @@ def full(context: Context) -> Any:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     torch.distributed.barrier()
-    return {"said": said, "before": before, "steps": checkpoint.complete_steps(saved.folder)}
+    return {"said": said, "steps": checkpoint.complete_steps(saved.folder)}
+
+
+def unfreezing(context: Context) -> Any:
+    """Ten steps in which units are freed one after another: which moved in each; and again, resumed after five."""
+
+    def fresh() -> Trainer:
+        trainer = Trainer(context)
+        trainer.engine = Engine(new_model(SHAPE, Tokenizer(), seed=3), trainer.config, unit_of)
+        return trainer
+
+    def go(trainer: Trainer, numbers: range) -> list[list[str]]:
+        moved = []
+        for number in numbers:
+            before = trainer.engine.gather()
+            companion.before_step(trainer.engine, number, 10)
+            trainer.step(number)
+            after = trainer.engine.gather()
+            same = {n for n in after if torch.equal(after[n].view(torch.uint8), before[n].view(torch.uint8))}
+            moved.append(sorted({unit_of(name) for name in after if name not in same}))
+        return moved
+
+    companion = ProgressiveUnfreezing(Unfreezing(every=2, share=0.3, last=2))
+    trainer, resumed = fresh(), fresh()
+    saved = Checkpoints(context, trainer.engine, keep=2)
+    if context.first:
+        shutil.rmtree(saved.folder, ignore_errors=True)
+    torch.distributed.barrier()
+    moved = go(trainer, range(5))
+    saved.save(5)
+    moved += go(trainer, range(5, 10))
+    saved.wait()
+    torch.distributed.barrier()
+    Checkpoints(context, resumed.engine, keep=2).load(5)
+    again = go(resumed, range(5, 10))
+    return {"moved": moved, "again": again, "equal": torch.equal(trainer.flat(), resumed.flat())}
+
+
+def masked(context: Context) -> Any:
+    """A step whose micro-batches have nothing to learn."""
+    trainer = Trainer(context)
+    before = trainer.flat()
+    batch = collate([], LENGTH, PAD)
+    loss = causal_loss(trainer.engine.forward(batch), batch.labels, batch.supervised)
+    trainer.engine.backward(loss)
+    update = trainer.engine.step(0.0)
+    return {"loss": loss.item(), "norm": update.grad_norm, "moved": not torch.equal(before, trainer.flat())}
+
+
+SCENARIOS = (accumulation, precision, switches, damages, flight, full, unfreezing, masked)
 
 
 def main(folder: str, rank: int, supervisor: int) -> None:
     job = Job.load(folder)
     context = Context(job, job.spec, token=3, rank=rank, supervisor=supervisor, ranks=2)
     join_ranks(context)
-    results = {run.__name__: run(context) for run in (accumulation, precision, switches, damages, flight, full)}
+    results = {run.__name__: run(context) for run in SCENARIOS}
     (job.folder / f"results-{rank}.json").write_text(json.dumps(results))
 
 

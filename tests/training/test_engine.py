@@ -145,4 +145,20 @@ def test_training_goes_on_while_a_checkpoint_is_written(first):
 def test_a_failed_write_is_an_error(first):
     found = first["full"]
     assert "could not be written" in found["said"] and "File too large" in found["said"]
-    assert found["steps"] == [*found["before"], 9][-2:], "what is whole stays; the half one never appears"
+    assert found["steps"] == [9], "what is whole stays; the half one never appears"
+
+
+def test_frozen_units_stay_to_the_bit(first):
+    """Three layers, another one every two steps, everything in the last two; decay and moments leave the rest alone."""
+    attention, one, two, three = ["attention"], ["ffn.2"], ["ffn.1", "ffn.2"], ["ffn.0", "ffn.1", "ffn.2"]
+    expected = [attention] * 2 + [attention + one] * 2 + [attention + two] * 2 + [attention + three] * 2
+    assert first["unfreezing"]["moved"] == [*expected, *[[*attention, *three, "rest"]] * 2]
+
+
+def test_unfreezing_resumes_to_the_bit(first):
+    assert first["unfreezing"]["again"] == first["unfreezing"]["moved"][5:]
+    assert first["unfreezing"]["equal"]
+
+
+def test_a_step_with_nothing_to_learn_gives_zero(first):
+    assert first["masked"] == {"loss": 0.0, "norm": 0.0, "moved": False}

@@ -1,62 +1,19 @@
 """Real jobs: two ranks under ZeRO-3, through submit(); killed, cancelled, submitted twice, resumed to the bit."""
 
 import itertools
-import os
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import orjson
-import psutil
 import pytest
 
 from tasks.corpus.artifact import read_artifact, verify_artifact
 from tasks.corpus.storage import join, upload_folder
 from tasks.evaluation.stages import evaluate_stage
-from tasks.training.job import Job, Lease, LeaseLost, submit
+from tasks.training.job import Job, LeaseLost, submit
 from tasks.training.plan import plan_stage
-
-RECIPE = str(Path(__file__).parent / "micro.yaml")
-PATIENCE = 300  # seconds; a job takes some ten on an idle machine
-
-
-def finish(spec) -> Job:
-    job = submit(spec)
-    status = job.wait(PATIENCE)
-    assert status.state == "succeeded", f"{status}\n{job.log.read_text()[-3000:]}"
-    return job
-
-
-def steps_of(job: Job) -> list[dict]:
-    return [orjson.loads(line) for line in (job.folder / "progress.jsonl").read_bytes().splitlines()]
-
-
-def lease_of(job: Job) -> Lease:
-    lease = job.lease()
-    assert lease is not None
-    return lease
-
-
-def group_of(job: Job) -> list[int]:
-    leader = lease_of(job).pid
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except (psutil.Error, ProcessLookupError):
-            continue
-    return found
-
-
-def wait_for_step(job: Job, step: int) -> None:
-    until = time.monotonic() + PATIENCE
-    while ((job.progress() or {}).get("step") or 0) < step:
-        assert job.status().state == "running", job.log.read_text()[-3000:]
-        assert time.monotonic() < until
-        time.sleep(0.02)
+from tests.training.jobs import PATIENCE, RECIPE, finish, group_of, lease_of, steps_of, wait_for_step
 
 
 @pytest.fixture(scope="module")
@@ -134,29 +91,6 @@ def test_the_last_model_loads_and_generates(sft):
     )
     output: Any = model.generate(**prompt, max_new_tokens=8, do_sample=False)
     assert output.shape[1] > prompt["input_ids"].shape[1]
-
-
-def test_killed_trainer_resumes_to_the_bit(plan, pretrain, tokenizer, tmp_path):
-    """Every process killed between two checkpoints; the same losses and the same weights come out in the end.
-
-    The second run lies elsewhere, so this also shows that two runs are equal to the bit.
-    """
-    spec = plan("pretrain", tmp_path, {"tokenizer": tokenizer.artifact})
-    job = submit(spec)
-    wait_for_step(job, 6)
-    os.killpg(lease_of(job).pid, signal.SIGKILL)
-    until = time.monotonic() + 10
-    while job.status().state == "running" and time.monotonic() < until:
-        time.sleep(0.05)
-    assert job.status().state == "lost"
-    assert len(steps_of(job)) < 24
-
-    finish(spec)
-    assert lease_of(job).token == 2
-    first, second = steps_of(Job.load(pretrain.job)), steps_of(job)
-    same = ("step", "loss", "grad_norm", "learning_rate", "tokens")
-    assert [[line[name] for name in same] for line in second] == [[line[name] for name in same] for line in first]
-    assert read_artifact(spec.artifact).hash == read_artifact(pretrain.artifact).hash
 
 
 def test_many_submit_one_job_and_cancel_ends_it(plan, tokenizer, tmp_path):
