@@ -40,12 +40,14 @@ class Losses:
         return Losses(self.sums[chosen], self.tokens[chosen])
 
 
-def heldout_losses(source: Source, pad: int, loss_of: Callable[[Batch], torch.Tensor]) -> Losses:
+def heldout_losses(
+    source: Source, pad: int, loss_of: Callable[[Batch], torch.Tensor], most: int = MOST_SEQUENCES
+) -> Losses:
     """Losses under `loss_of(batch)` → (batch, length) nats, by unit.
 
-    At most MOST_SEQUENCES sequences, spread evenly over the split, so that every source has its part.
+    At most `most` sequences, spread evenly over the split, so that every source has its part.
     """
-    count = min(MOST_SEQUENCES, len(source))
+    count = min(most, len(source))
     indices = [i * len(source) // count for i in range(count)]
     owners, nats = [], []
     for start in range(0, count, BATCH):
@@ -71,6 +73,18 @@ def model_loss(model: PreTrainedModel) -> Callable[[Batch], torch.Tensor]:
         return token_losses(logits, batch.labels)
 
     return losses
+
+
+def model_misses(model: PreTrainedModel) -> Callable[[Batch], torch.Tensor]:
+    """1 where the model's first guess is not the token that follows, else 0: the mean is 1 - accuracy."""
+    model.eval()
+
+    @torch.inference_mode()
+    def misses(batch: Batch) -> torch.Tensor:
+        logits = model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False).logits
+        return ((logits.argmax(-1) != batch.labels) & (batch.labels != IGNORED)).float()
+
+    return misses
 
 
 def unigram_loss(counts: np.ndarray) -> Callable[[Batch], torch.Tensor]:

@@ -3,19 +3,23 @@
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.corpus.artifact import Artifact, read_artifact
 from tasks.corpus.storage import exists, fetch_folder, join, read_json, write_json
 from tasks.errors import ConfigError
+from tasks.evaluation.tuning import measure_tuning
 from tasks.tokens.documents import read_documents
 from tasks.tokens.shards import TokenShards
 from tasks.training.plan import StageSpec
-from tasks.training.recipe import PretrainStage, SftStage, TokenizerStage
+from tasks.training.recipe import PretrainStage, TokenizerStage, TuningStage
 
-CODE_VERSION = 1  # raise by hand when a measure changes
+if TYPE_CHECKING:
+    from tasks.evaluation.heldout import Losses
+
+CODE_VERSION = 2  # raise by hand when a measure changes
 SAMPLES = 3
 
 
@@ -37,13 +41,23 @@ def evaluate_stage(spec: StageSpec) -> dict[str, Any]:
             metrics = _tokenizer(spec, folder)
         elif isinstance(spec.config, PretrainStage):
             metrics = _pretrain(spec, artifact, folder, Path(scratch))
-        elif isinstance(spec.config, SftStage):
-            metrics = _sft(spec, artifact, folder, Path(scratch))
+        elif isinstance(spec.config, TuningStage):
+            metrics = measure_tuning(spec, artifact, folder, Path(scratch))
         else:
             raise ConfigError(f"stage '{spec.stage}': nothing measures a stage of kind {spec.kind}")
+    if "samples" in metrics:
+        metrics["symptoms"] = _symptoms(spec, metrics)
     metrics |= {"schema_version": 1, "code_version": CODE_VERSION, "stage": spec.stage, "artifact": artifact.hash}
     write_json(where, metrics)
     return metrics
+
+
+def _symptoms(spec: StageSpec, metrics: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the figures and samples show to be wrong, as events for a person; gates decide on the figures themselves."""
+    from tasks.evaluation.outputs import output_symptoms
+
+    mixture = spec.config.mixture if isinstance(spec.config, TuningStage) else None
+    return [found.model_dump() for found in output_symptoms(metrics, mixture.shares if mixture else None)]
 
 
 def _tokenizer(spec: StageSpec, folder: Path) -> dict[str, Any]:
@@ -90,7 +104,8 @@ def _pretrain(spec: StageSpec, artifact: Artifact, folder: Path, scratch: Path) 
     low, high = losses.interval()
     languages, kinds = (np.array(source.documents[name]) for name in ("language", "kind"))
     groups = np.where(kinds == "code", "code", languages)[: len(losses.tokens)]
-    by_group = {str(name): losses.where(groups == name) for name in sorted(set(groups))}
+    sources = np.array(source.documents["source"])[: len(losses.tokens)]
+    by_source = _means(losses, sources)
     prompts = [source[i * len(source) // SAMPLES].ids[:16].tolist() for i in range(SAMPLES)]
     return {
         **artifact.metrics,
@@ -102,7 +117,9 @@ def _pretrain(spec: StageSpec, artifact: Artifact, folder: Path, scratch: Path) 
         "heldout_documents": int((losses.tokens > 0).sum()),
         "perplexity": math.exp(losses.mean),
         "unigram_loss": unigram.mean,
-        "heldout_loss_by_group": {name: part.mean for name, part in by_group.items() if part.tokens.any()},
+        "heldout_loss_by_group": _means(losses, groups),
+        "heldout_loss_by_source": by_source,
+        "perplexity_by_source": {name: math.exp(mean) for name, mean in by_source.items()},
         "samples": continuations(model, tokenizer, prompts),
         "measure": "held-out loss, nats a token (before: unigram model)",
         "before": unigram.mean,
@@ -110,40 +127,7 @@ def _pretrain(spec: StageSpec, artifact: Artifact, folder: Path, scratch: Path) 
     }
 
 
-def _sft(spec: StageSpec, artifact: Artifact, folder: Path, scratch: Path) -> dict[str, Any]:
-    """Held-out response loss beside the parent's on the same tokens, with the interval of the difference."""
-    from tasks.evaluation.heldout import Losses, heldout_losses, model_loss
-    from tasks.evaluation.samples import continuations
-    from tasks.tokens.tokenizer import load_tokenizer
-    from tasks.training.instructions import pack_conversations, read_instructions
-    from tasks.training.model import load_model
-
-    config = spec.config
-    assert isinstance(config, SftStage)
-    tokenizer = load_tokenizer(folder)
-    records = read_instructions(spec.data["instructions"].uri, config)
-    heldout = records.splits["heldout"]
-    source = pack_conversations(heldout, tokenizer, config.sequence_length, records.counts)
-    model, parent = load_model(folder), load_model(fetch_folder(spec.parents["model"].uri, scratch / "model"))
-    after = heldout_losses(source, tokenizer.pad_token_id, model_loss(model))
-    before = heldout_losses(source, tokenizer.pad_token_id, model_loss(parent))
-    low, high = after.interval()
-    gain_low, gain_high = Losses(before.sums - after.sums, after.tokens).interval()
-    asked = [item.messages[:1] for item in heldout[:SAMPLES]]
-    prompts: Any = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
-    return {
-        **artifact.metrics,
-        "heldout_loss": after.mean,
-        "heldout_loss_low": low,
-        "heldout_loss_high": high,
-        "parent_heldout_loss": before.mean,
-        "gain_low": gain_low,
-        "gain_high": gain_high,
-        "heldout_tokens": int(after.tokens.sum()),
-        "heldout_records": int((after.tokens > 0).sum()),
-        "samples": continuations(model, tokenizer, prompts),
-        "parent_samples": continuations(parent, tokenizer, prompts),
-        "measure": "held-out response loss, nats a token (before: parent)",
-        "before": before.mean,
-        "after": after.mean,
-    }
+def _means(losses: "Losses", names: np.ndarray) -> dict[str, float]:
+    """Nats a token of the units of each name; `names` is (units,)."""
+    parts = {str(name): losses.where(names == name) for name in sorted(set(names))}
+    return {name: part.mean for name, part in parts.items() if part.tokens.any()}

@@ -17,7 +17,21 @@ from tasks.gates.cli import register
 from tasks.gates.gate import GateRefused, require, run_gate
 from tasks.settings import REPOSITORY
 
-TUNED = {"heldout_loss": 2.0, "parent_heldout_loss": 3.0, "gain_low": 0.8, "heldout_records": 50}
+TUNED = {
+    "heldout_loss": 2.0,
+    "parent_heldout_loss": 3.0,
+    "gain_low": 0.8,
+    "heldout_records": 50,
+    "parent_general_loss": 4.0,
+    "general_loss": 4.0,
+    "general_loss_rise": 0.0,
+    "harmful_refused": 1.0,
+    "harmless_refused": 0.0,
+    "parent_harmful_refused": 1.0,
+    "parent_harmless_refused": 0.0,
+    "refusals_lost": 0.0,
+    "proposal": "keep the mixture",
+}
 
 
 def page(report: Path) -> str:
@@ -174,7 +188,7 @@ def test_importing_the_gate_is_light() -> None:
 @pytest.mark.parametrize(
     ("damage", "status", "words"),
     [
-        ({}, 0, "passed: Instruction-tuned model. All 5 checks hold."),
+        ({}, 0, "passed: Instruction-tuned model. All 12 checks hold."),
         ({"heldout_loss": 8.5, "parent_heldout_loss": 9.0}, 0, "warning: not met: Answers are predicted"),
         ({"heldout_loss": 3.5}, 3, "critical: not met: Tuning made the model better"),
     ],

@@ -86,3 +86,66 @@ def test_missing_inputs_are_named(plan, tmp_path):
         plan("pretrain", tmp_path)
     with pytest.raises(DataError, match="no artifact here"):
         plan("pretrain", tmp_path, {"tokenizer": str(tmp_path)})
+
+
+BEFORE = "{name: t, kind: tokenizer}, {name: p, kind: pretrain, steps: 1, optimizer: {learning_rate: 0.01}}"
+
+
+def tuned(folder: Path, optimizer: str, more: str = "epochs: 2", kind: str = "sft", steps: int = 5) -> str:
+    stage = f"{{name: s, kind: {kind}, steps: {steps}, optimizer: {{{optimizer}}}, {more}}}"
+    return write(folder, f"name: x\nstages: [{BEFORE}, {stage}]")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more", "said"),
+    [
+        ("parent_share: 0.04", "epochs: 2", "parent_share 0.04 is not in"),
+        ("parent_share: 0.11", "epochs: 2", "parent_share 0.11 is not in"),
+        ("parent_share: 0.08, learning_rate: 0.1", "epochs: 2", "either learning_rate or parent_share"),
+        ("warmup_steps: 3", "epochs: 2", "either learning_rate or parent_share"),
+        ("parent_share: 0.08", "epochs: 4", "epochs 4 are not in"),
+        ("parent_share: 0.08", "epochs: 0.5", "epochs 0.5 are not in"),
+        ("parent_share: 0.08", "lora: {rank: 2}, unfreezing: {every: 5}", "nothing is left to unfreeze"),
+        ("parent_share: 0.08", "mixture: {code: 0.5, general: 0.4}", "add up to 1, not 0.9"),
+    ],
+)
+def test_unusual_tuning_is_refused_unless_said(tmp_path, optimizer, more, said):
+    with pytest.raises(ConfigError, match=said):
+        load_recipe(tuned(tmp_path, optimizer, more))
+
+
+def test_usual_and_meant_tuning_passes(tmp_path):
+    for share, more in ((0.05, "epochs: 1"), (0.1, "epochs: 3"), (0.5, "unusual: true, epochs: 9")):
+        assert load_recipe(tuned(tmp_path, f"parent_share: {share}", more)).notes() == []
+
+
+def test_a_rate_outside_the_usual_share_is_noted(tmp_path):
+    assert load_recipe(tuned(tmp_path, "learning_rate: 8.0e-4")).notes() == []
+    (note,) = load_recipe(tuned(tmp_path, "learning_rate: 2.0e-3")).notes()
+    assert "20% of its parent's" in note
+    assert load_recipe(tuned(tmp_path, "learning_rate: 2.0e-3", "unusual: true")).notes() == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "good"),
+    [
+        (1e-7, 100, True),
+        (1e-6, 999, True),
+        (1.1e-6, 200, False),
+        (9e-8, 200, False),
+        (5e-7, 99, False),
+        (5e-7, 1000, False),
+    ],
+)
+def test_adaptation_is_slow_and_short(tmp_path, rate, steps, good):
+    path = tuned(tmp_path, f"learning_rate: {rate:.1e}", "categories: [legal]", "adapt", steps)
+    if good:
+        assert load_recipe(path).stage("s").kind == "adapt"
+    else:
+        with pytest.raises(ConfigError, match=r"optimizer\.learning_rate|steps"):
+            load_recipe(path)
+
+
+def test_standard_mixture(tmp_path):
+    stage = load_recipe(tuned(tmp_path, "parent_share: 0.08", "mixture: standard")).stage("s")
+    assert stage.mixture.shares == {"general": 0.3, "code": 0.25, "reasoning": 0.2, "creative": 0.15, "refusals": 0.1}

@@ -11,7 +11,11 @@ import pytest
 import torch
 import yaml
 
+from tasks.cascade.search import search
 from tasks.corpus.artifact import read_artifact
+from tasks.corpus.storage import write_json
+from tasks.evaluation.stages import evaluate_stage
+from tasks.gates.gate import run_gate
 from tasks.training.adapters import merged_from
 from tasks.training.job import Job, submit
 from tasks.training.model import load_model
@@ -159,3 +163,55 @@ def test_adapters_apart_and_merged_are_equal_to_the_bit(spec, parent, tmp_path):
     assert changed and all("_proj" in name for name in changed), "embeddings and norms stay"
     adapter = orjson.loads((Path(made.artifact) / "adapter" / "adapter_config.json").read_bytes())
     assert adapter["base_model_name_or_path"] == read_artifact(parent).hash
+
+
+def test_what_tuning_was_worth(full, tmp_path):
+    """Held-out, general and safety figures beside the parent's; this model was tuned to death, and its gate says so."""
+    metrics = evaluate_stage(full)
+    assert metrics["heldout_loss"] < metrics["parent_heldout_loss"] and metrics["gain_low"] > 0
+    assert set(metrics["heldout_loss_by_category"]) == {"code", "general"}
+    assert metrics["general_loss_rise"] == pytest.approx(metrics["general_loss"] / metrics["parent_general_loss"] - 1)
+    assert len(metrics["safety_answers"]) == 32 and metrics["harmful_refused"] == 0.0
+    assert "refusals 0% → 5%" in metrics["proposal"] and "general: 0.570" in metrics["proposal"]
+    write_json(str(tmp_path / "metrics.json"), metrics)
+    result = run_gate("sft", {"metrics": str(tmp_path / "metrics.json")}, str(tmp_path / "gate"))
+    assert [item.severity for item in result.failures if "harmful prompts" in item.meaning] == ["warning"]
+    assert "refusals 0% → 5%" in (tmp_path / "gate" / "report.html").read_text(encoding="utf-8")
+
+
+def test_adaptation_gains_in_the_domain_and_loses_little_elsewhere(spec, tmp_path):
+    stage = {name: SFT[name] for name in ("processes", "micro_batch", "sequence_length", "heldout_share")}
+    stage |= {"name": "adapt", "kind": "adapt", "steps": 100, "checkpoint_every": 50, "categories": ["code"]}
+    stage |= {"optimizer": {"learning_rate": 1e-6, "warmup_steps": 2, "weight_decay": 0.0}}
+    made = spec(stage, tmp_path)
+    finish(made)
+    metrics = evaluate_stage(made)
+    assert metrics["steps"] == 100 and metrics["records"]["outside_domain"] > 100
+    assert metrics["heldout_loss"] < metrics["parent_heldout_loss"]
+    assert metrics["general_loss_rise"] < 0.03
+    assert 0 <= metrics["parent_general_accuracy_low"] <= metrics["parent_general_accuracy"] <= 1
+    where = str(tmp_path / "metrics.json")
+    write_json(where, metrics)
+    assert run_gate("adapt", {"metrics": where}, str(tmp_path / "gate")).passed
+    for rise, passed in ((0.029, True), (0.031, False)):
+        write_json(where, metrics | {"general_loss_rise": rise})
+        assert run_gate("adapt", {"metrics": where}, str(tmp_path / f"gate-{rise}")).passed is passed
+
+
+@pytest.mark.slow
+def test_a_search_gives_a_table_and_a_plot(spec, parent, records, tmp_path):
+    spec(SFT | {"steps": 6}, tmp_path)
+    trials = search(
+        str(tmp_path / "recipe.yaml"),
+        "sft",
+        {"optimizer.learning_rate": [1e-6, 5e-3]},
+        store=str(tmp_path / "store"),
+        home=str(tmp_path / "home"),
+        instructions=records,
+        parents={"pretrain": parent},
+    )
+    assert [trial["values"]["optimizer.learning_rate"] for trial in trials] == [5e-3, 1e-6], "the better one first"
+    assert trials[0]["heldout_loss"] < trials[1]["heldout_loss"]
+    folder = tmp_path / "store" / "searches" / "made.sft"
+    assert orjson.loads((folder / "trials.json").read_bytes())["trials"] == trials
+    assert "<svg" in (folder / "search.html").read_text(encoding="utf-8")
