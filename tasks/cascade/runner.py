@@ -35,6 +35,8 @@ def run_cascade(
     """
     plan = load_recipe(recipe)
     before, wanted = _range(plan, first, last)
+    for note in plan.notes():
+        tell(f"note: {note}")
     made: dict[str, str] = {}
     for stage in [*before, *wanted]:
         spec = plan_stage(recipe, stage, store=store, home=home, corpus=corpus, instructions=instructions, parents=made)

@@ -14,7 +14,7 @@ from tasks.training.recipe import AdaptStage, TuningStage
 from tasks.training.tuning import STANDARD_MIXTURE
 
 SAMPLES = 3
-GENERAL_SEQUENCES = 32  # of pretraining's held-out split
+GENERAL_SEQUENCES = {"sft": 16, "adapt": 64}  # of pretraining's held-out split: 3% must be seen surely in the latter
 ENOUGH_REFUSED, TOO_MUCH_REFUSED = 0.8, 0.1  # of harmful and of harmless prompts
 STEP = 0.05  # of the mixture, in a proposal
 
@@ -85,7 +85,7 @@ def general(spec: StageSpec, model: Any, parent: Any, tokenizer: Any, scratch: P
     if uri is None:
         return {"general_loss": None, "parent_general_loss": None, "general_loss_rise": None}
     source = PackedDocuments(TokenShards(fetch_folder(uri, scratch / "pretraining") / "tokens", "heldout"))
-    pad, most = tokenizer.pad_token_id, GENERAL_SEQUENCES
+    pad, most = tokenizer.pad_token_id, GENERAL_SEQUENCES[spec.kind]
     after, before = (heldout_losses(source, pad, model_loss(some), most) for some in (model, parent))
     found = {
         "general_loss": after.mean,
