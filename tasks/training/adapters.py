@@ -33,21 +33,29 @@ def with_adapters(model: PreTrainedModel, config: Lora, seed: int) -> Any:
 
 
 def export_adapted(
-    state: dict[str, torch.Tensor], parent: Path, parent_hash: str, config: Lora, tokenizer: Any, folder: Path
+    state: dict[str, torch.Tensor],
+    parent: Path,
+    parent_hash: str,
+    config: Lora,
+    tokenizer: Any,
+    folder: Path,
+    trained_in: torch.dtype = torch.float32,
 ) -> None:
     """Write the merged model to `folder` and the adapters alone to `folder`/adapter.
 
-    `state` holds the full weights by name, the frozen ones too. Raises DataError when a frozen weight is not the
-    parent's to the bit, or the adapters, read back and merged into the parent, do not give the merged model to the bit.
+    `state` holds the full weights by name, the frozen ones too, which were in `trained_in` during training. Raises
+    DataError when a frozen weight is not the parent's to the bit, or the adapters, read back and merged into the
+    parent, do not give the merged model to the bit.
     """
     model = with_adapters(load_model(parent), config, seed=0)
-    tied = {name for name in model.state_dict() if name not in state}
-    for name, weight in model.state_dict().items():
-        if "lora_" not in name and name not in tied and not _same(weight, state[name]):
+    ours = model.state_dict()
+    for name, weight in ours.items():
+        if "lora_" not in name and name in state and not _same(weight.to(trained_in).float(), state[name]):
             raise DataError(f"{folder}: weight {name} was frozen, but is not the parent's any more")
-    lacking = model.load_state_dict(state, strict=False)
-    if lacking.unexpected_keys or any("lora_" in name for name in lacking.missing_keys):
-        raise DataError(f"{folder}: gathered weights do not fit the model with adapters: {lacking}")
+    adapters = {name: weight for name, weight in state.items() if "lora_" in name}
+    if not state.keys() <= ours.keys() or adapters.keys() != {name for name in ours if "lora_" in name}:
+        raise DataError(f"{folder}: gathered weights do not fit the model with adapters: {sorted(adapters)[:5]}…")
+    model.load_state_dict(adapters, strict=False)
     shutil.rmtree(folder / ADAPTER, ignore_errors=True)
     _save(model, folder / ADAPTER, parent_hash)
     merged = model.merge_and_unload()

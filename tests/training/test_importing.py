@@ -5,13 +5,16 @@ from pathlib import Path
 
 import orjson
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tasks.corpus.shards import Row, read_shard, write_shard
 from tasks.corpus.storage import open_store
 from tasks.errors import DataError
 from tasks.gates.gate import run_gate
+from tasks.training.cli import register
 from tasks.training.conversations import Unusable, checked, read_conversation
 from tasks.training.importing import import_instructions
 
@@ -159,3 +162,13 @@ def test_same_rows_same_bytes(tmp_path):
 def test_no_file_is_an_error(tmp_path):
     with pytest.raises(DataError, match="no shard of records"):
         import_instructions(str(tmp_path / "none.jsonl"), str(tmp_path / "out"))
+
+
+def test_the_command_says_what_became_of_every_row(tmp_path):
+    app = typer.Typer()
+    register(app)
+    write_shard(tmp_path / "a.jsonl", [{"question": "q", "answer": "a"}] * 2 + [{"text": "x"}])
+    result = CliRunner().invoke(
+        app, ["import-instructions", "--from", str(tmp_path / "a.jsonl"), "--into", str(tmp_path / "out")]
+    )
+    assert result.output == "a.jsonl: read 3 = 1 imported + 1 repeated + 1 set aside (1 unknown_form)\n"

@@ -4,6 +4,8 @@ import shutil
 from collections import Counter
 from typing import Any
 
+import torch
+
 from tasks.corpus.artifact import Artifact, read_artifact
 from tasks.errors import ConfigError, DataError
 from tasks.tokens.shards import TokenShards
@@ -59,7 +61,8 @@ def run(context: Context) -> None:
     if context.first:
         shutil.rmtree(context.output, ignore_errors=True)
         if config.lora:
-            export_adapted(state, parent, ancestor.hash, config.lora, tokenizer, context.output)
+            dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[config.precision]
+            export_adapted(state, parent, ancestor.hash, config.lora, tokenizer, context.output, dtype)
         else:
             export_model(state, load_model(parent), tokenizer, context.output)
         context.publish(
