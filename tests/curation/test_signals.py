@@ -13,6 +13,7 @@ from tasks.corpus.storage import LocalStore
 from tasks.curation.chinese import split_chinese
 from tasks.curation.code_points import classes, code_points, folded_points
 from tasks.curation.config import CurationConfig, load_curation
+from tasks.curation.lexicon import _folded as folded_utf8
 from tasks.curation.lexicon import lexicon_hits
 from tasks.curation.program_text import looks_like_code
 from tasks.curation.signals import NAMES, cut, measure
@@ -195,3 +196,4 @@ def test_code_is_told_as_by_regular_expressions(text: str) -> None:
 @given(st.one_of(TEXTS, st.text(st.sampled_from("aBßẞﬁİıſKΣςσ Ǆǅǆ𐐀"), max_size=30)))
 def test_case_folding_is_pythons(text: str) -> None:
     assert folded_points(text).tolist() == list(map(ord, text.casefold()))
+    assert folded_utf8(text) == text.casefold().encode()
