@@ -62,6 +62,11 @@ class Context:
         if self.first:
             self.job.event(self.token, name, **evidence)
 
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """What `progress.jsonl` or `events.jsonl` holds so far; nothing where there is no such file yet."""
+        path = self.job.folder / name
+        return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
     def rewind(self, step: int) -> None:
         """Forget reported steps after `step`: they are about to be taken again."""
         path = self.job.folder / "progress.jsonl"
@@ -73,8 +78,7 @@ class Context:
 
     def summary(self) -> dict[str, Any]:
         """The whole run in a few numbers, from its reported steps; a resumed run counts every step once."""
-        lines = (self.job.folder / "progress.jsonl").read_bytes().splitlines()
-        steps = [orjson.loads(line) for line in lines]
+        steps = self.lines("progress.jsonl")
         tokens, seconds = sum(step["tokens"] for step in steps), sum(step["seconds"] for step in steps)
         return {
             "steps": steps[-1]["step"],

@@ -14,6 +14,7 @@ from tasks.training.checkpoint import Checkpoints
 from tasks.training.context import Context
 from tasks.training.data import Loader
 from tasks.training.engine import Engine
+from tasks.training.job import EVENTS
 from tasks.training.losses import IGNORED
 from tasks.training.schedule import learning_rate
 from tasks.training.spikes import (
@@ -29,6 +30,7 @@ from tasks.training.spikes import (
     shown,
     unit_losses,
 )
+from tasks.training.symptoms import RUNBOOK, symptoms
 
 Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # logits, labels, supervised tokens of the step
 Decode = Callable[[list[int]], str]
@@ -94,6 +96,7 @@ def train(
         note = {}
         if saving:
             run.save(step)
+            run.look()
     run.checkpoints.wait()
     torch.distributed.barrier()
     return run.checkpoints
@@ -121,6 +124,15 @@ class _Run:
         states = {item.name: item.state() for item in (self.watch, *self.companions)}
         keeps = {kept for companion in self.companions for kept in companion.keeps()}
         self.checkpoints.save(step, states, keeps)
+
+    def look(self) -> None:
+        """Report the symptoms that the run shows by now, each once."""
+        if self.context.first:
+            known = {line["event"] for line in self.context.lines(EVENTS)}
+            for found in symptoms(self.context.lines("progress.jsonl"), self.engine.config):
+                if found.event not in known:
+                    evidence = {"step": found.step, **found.evidence, "remedy": found.remedy}
+                    self.context.event(found.event, **evidence, runbook=f"{RUNBOOK}#{found.event}")
 
     def take(self, step: int) -> dict[str, Any]:
         """Take step `step` (from 0). Returns its line of progress."""

@@ -10,6 +10,7 @@ from torch.nn import functional
 from tasks.training.recipe import Fp32Operation
 
 MODULES: dict[Fp32Operation, str] = {"attention": "self_attn", "mlp": "mlp", "logits": "lm_head"}
+LAST = ("o_proj", "down_proj")  # of an attention, of an MLP
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -38,22 +39,23 @@ def drop_out(model: nn.Module, share: float) -> None:
 
 
 def compute_in_fp32(model: nn.Module, operations: Sequence[Fp32Operation]) -> None:
-    """Let the linear maps of the named operations compute in FP32 in a model of lower precision.
+    """Let the named operations compute in FP32 in a model of lower precision.
 
-    Logits stay FP32; other results return to the precision they came in.
+    The results of their first linear maps stay FP32, so all up to their last one (scores and softmax of attention, the
+    MLP's gate) is; that one returns to the model's precision. Logits stay FP32.
     """
     wanted = {MODULES[name] for name in operations}
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear) and wanted.intersection(path.split(".")):
             keep: Any = module
-            keep.forward = _in_fp32(module, stays=path.endswith(MODULES["logits"]))
+            keep.forward = _in_fp32(module, returns=path.endswith(LAST))
 
 
-def _in_fp32(linear: nn.Linear, stays: bool) -> Any:
+def _in_fp32(linear: nn.Linear, returns: bool) -> Any:
     def forward(x: torch.Tensor) -> torch.Tensor:
         bias = None if linear.bias is None else linear.bias.float()
         result = functional.linear(x.float(), linear.weight.float(), bias)
-        return result if stays else result.to(x.dtype)
+        return result.to(linear.weight.dtype) if returns else result
 
     return forward
 

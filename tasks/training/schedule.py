@@ -16,13 +16,11 @@ def learning_rate(step: int, steps: int, optimizer: Optimizer) -> float:
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     last = steps - 1
-    if optimizer.schedule == "constant":
+    if optimizer.schedule == "constant" or last == warmup:  # all warm-up: the last step is the peak
         left = 1.0
     elif optimizer.schedule == "wsd":
-        decay = max(1, min(last - warmup, round(optimizer.decay_share * steps)))
+        decay = min(last - warmup, max(1, round(optimizer.decay_share * steps)))
         left = min(1.0, (last - step) / decay)
     else:
-        left = 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, last - warmup)))
-    if steps == 1:
-        left = 1.0
+        left = 0.5 * (1 + math.cos(math.pi * (step - warmup) / (last - warmup)))
     return peak * (optimizer.final_share + (1 - optimizer.final_share) * left)

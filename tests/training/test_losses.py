@@ -113,6 +113,31 @@ def test_schedule_points():
     assert learning_rate(0, 1, optimizer) == 1.0, "a run of one step has no warm-up"
 
 
+def test_wsd_points():
+    """Warm-up, plateau at the peak, straight decay over the last fifth (Hu et al. 2024)."""
+    optimizer = Optimizer(learning_rate=1.0, final_share=0.1, warmup_steps=4, schedule="wsd", decay_share=0.2)
+    rates = [learning_rate(step, 101, optimizer) for step in range(101)]
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[4:81] == pytest.approx([1.0] * 77)
+    assert [rates[80], rates[85], rates[90], rates[100]] == pytest.approx([1.0, 0.775, 0.55, 0.1])
+    assert learning_rate(0, 1, optimizer) == 1.0
+
+
+def test_constant_rate():
+    optimizer = Optimizer(learning_rate=1.0, warmup_steps=2, schedule="constant")
+    rates = [learning_rate(step, 10, optimizer) for step in range(10)]
+    assert rates == pytest.approx([1 / 3, 2 / 3, *[1.0] * 8])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 50])
+@pytest.mark.parametrize("warmup", [0, 1, 10, 60])
+def test_rates_stay_between_nothing_and_the_peak(schedule, steps, warmup):
+    optimizer = Optimizer(learning_rate=0.5, warmup_steps=warmup, schedule=schedule)
+    rates = [learning_rate(step, steps, optimizer) for step in range(steps)]
+    assert all(0 < rate <= 0.5 for rate in rates) and max(rates) == pytest.approx(0.5)
+
+
 class Numbers(PackedConversations):
     """A source of `count` one-token sequences, each its own index."""
 
@@ -147,3 +172,24 @@ def test_any_step_can_be_asked_for():
     forward = [loader.indices(step) for step in range(6)]
     again = Loader(Numbers(10), stage(), rank=1, pad=0)
     assert [again.indices(step) for step in reversed(range(6))] == forward[::-1]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize(("tokens", "size"), [(8, 3), (7, 2), (1, 4), (16, 16)])
+def test_a_batch_in_tokens_is_the_same_on_any_number_of_ranks(world, tokens, size):
+    """Each window's sequences once, whoever takes them; as many micro-batches on every rank, some of them empty."""
+    config = stage(accumulation=1, micro_batch=size, batch_tokens=tokens)
+    loaders = [Loader(Numbers(50), config, rank=rank, world=world, pad=0) for rank in range(world)]
+    for window in (0, 3):
+        shares = [loader.shares(window) for loader in loaders]
+        assert len({len(share) for share in shares}) == 1
+        assert all(len(part) <= size for share in shares for part in share)
+        seen = [index for share in shares for part in share for index in part]
+        assert sorted(seen) == sorted(loaders[0].indices(window)) and len(seen) == tokens
+    empty = loaders[0].batch([])
+    assert (empty.tokens, empty.supervised, len(empty.labels)) == (0, 0, 1)
+
+
+def test_a_step_is_said_in_one_way():
+    with pytest.raises(ValueError, match="leave one of them out"):
+        stage(accumulation=2, batch_tokens=1024)
