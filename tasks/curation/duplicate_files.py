@@ -5,7 +5,7 @@ run finds its finished pieces again; the work folder is deleted when the summary
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,22 +19,21 @@ from tasks.corpus.manifest import Manifest, Shard
 from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import Store, join, open_store, to_json
 from tasks.curation import index as indexes
-from tasks.curation import walk
-from tasks.curation.candidates import write_candidates
-from tasks.curation.cluster import map_shards
+from tasks.curation import passage_files, walk
 from tasks.curation.config import CurationConfig
-from tasks.curation.links import large_star, link, small_star
+from tasks.curation.levels import each, find_duplicates
 from tasks.curation.members import write_members
+from tasks.curation.passage_files import find_passages
 from tasks.curation.pieces import read_piece, read_status
 from tasks.curation.plan import DOCUMENT, NAME, REF_BITS, Plan, Run, cut_into_parts, load_run
 from tasks.curation.signal_files import read_signals, signals_key
 from tasks.curation.signal_files import read_status as signals_status
 from tasks.curation.takedown import RULE as TAKEN_DOWN
 from tasks.curation.takedown import taken_down
-from tasks.errors import DataError, StorageError
 
 SCHEMA_VERSION = 2
 SUMMARY = "summary.json"
+CODE_VERSIONS = (SCHEMA_VERSION, walk.CODE_VERSION, passage_files.CODE_VERSION)
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),
@@ -53,7 +52,7 @@ SCHEMA = pa.schema(
 def clusters_key(manifest: Manifest, config: CurationConfig, known: list[Any]) -> str:
     """Content key of the clustering: all signals, all rules, and what is `known` from outside the run."""
     keys = sorted([shard.key, shard.id, signals_key(shard, config)] for shard in manifest.shards)
-    return content_hash(["clusters", walk.CODE_VERSION, SCHEMA_VERSION, config.hash, keys, *known])[:32]
+    return content_hash(["clusters", *CODE_VERSIONS, config.hash, keys, *known])[:32]
 
 
 def cluster(
@@ -93,7 +92,8 @@ def cluster(
     open_store(work).write(NAME, to_json(plan.model_dump()))
     found = find_duplicates(client, work, DOCUMENT, write_members)
     merged = each(client, write_duplicates, load_run(work), len(plan.parts), work, gone)
-    files = {name: size for part in merged for name, size in part["files"].items()}
+    cut, passages = find_passages(client, work)
+    files = {name: size for part in (*merged, *cut) for name, size in part["files"].items()}
     for old in list(store.list()):
         if "/" not in old.key and old.key not in files:
             store.delete(old.key)
@@ -106,6 +106,7 @@ def cluster(
         "documents": sum(part["documents"] for part in merged),
         "duplicates": dict(sum((Counter(part["rules"]) for part in merged), Counter())),
         **found,
+        **passages,
         "earlier_snapshots": sorted(against),
     }
     store.write(SUMMARY, to_json(summary))
@@ -117,54 +118,6 @@ def cluster(
 def _parts(manifest: Manifest, config: CurationConfig, output: str) -> list[list[Shard]]:
     counts = [(signals_status(output, shard, config) or {"documents": 0})["documents"] for shard in manifest.shards]
     return cut_into_parts(manifest.shards, counts, config.dedup.memory_budget << 20)
-
-
-def find_duplicates(
-    client: Client, work: str, level: str, members: Callable[[int, str], dict[str, int]]
-) -> dict[str, Any]:
-    """All steps of one level, each over all parts, up to the pieces `<level>/decided`. Returns what they counted."""
-    run = load_run(work)
-    parts = run.parts(level)
-    each(client, members, run, parts, work)
-    each(client, link, run, parts, work, level)
-    rounds, changed = 0, 1
-    while changed:
-        big = each(client, large_star, run, parts, work, level, rounds + 1)
-        small = each(client, small_star, run, parts, work, level, rounds + 2)
-        rounds += 2
-        changed = sum(status["changed"] for status in [*big, *small])
-    read = each(client, write_candidates, run, parts, work, level, rounds)
-    decided = each(client, walk.decide, run, parts, work, level)
-    sizes: Counter[int] = Counter()
-    for status in decided:
-        sizes.update({int(size): count for size, count in status["clusters"].items()})
-    return {
-        "clusters": sum(sizes.values()),
-        "cluster_sizes": {str(size): count for size, count in sorted(sizes.items())},
-        "candidates": sum(status["units"] for status in decided),
-        "cut_short": sum(status["cut_short"] for status in decided),
-        "text_read": {
-            name: sum(status[f"{name}_read"] for status in read[: len(run.plan.parts)])
-            for name in ("documents", "shards")
-        },
-        "earlier_text_read": {
-            name: sum(status[f"{name}_read"] for status in read[len(run.plan.parts) :])
-            for name in ("documents", "shards")
-        },
-    }
-
-
-def each(client: Client, step: Callable[..., Any], run: Run, parts: int, *arguments: Any) -> list[Any]:
-    """`step(part, …)` for every part. Raises the first failure's error, after all others are done."""
-    results, failures = map_shards(client, step, range(parts), *arguments)
-    if failures:
-        part, error = failures[0]
-        kind = StorageError if isinstance(error, StorageError) else DataError
-        shards = ", ".join(shard.key for shard in run.shards(part)[:3]) if part < len(run.plan.parts) else "the index"
-        raise kind(
-            f"clustering, {step.__name__}, part {part} ({shards} …): {error}; finished parts are kept, clear this task"
-        ) from error
-    return results
 
 
 def write_duplicates(part: int, work: str, gone: dict[str, str]) -> dict[str, Any]:

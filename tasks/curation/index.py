@@ -173,7 +173,7 @@ def write_survivors(store: Store, key: str, tables: Iterable[pa.Table]) -> tuple
 def write_entry(index: str, entry: Entry) -> None:
     """Write an entry, then delete files of its snapshot that nobody names any more."""
     store = open_store(index)
-    store.write(f"{entry.snapshot}/{NAME}", to_json(entry.model_dump()))
+    store.write(f"{entry.snapshot}/{NAME}", to_json(entry.model_dump(mode="json")))
     named = {file.key for file in entry.files}
     for item in list(store.list(f"{entry.snapshot}/")):
         if item.key.endswith(".parquet") and item.key not in named:
@@ -236,8 +236,8 @@ def compact(index: str) -> dict[str, int]:
     """
     store, entries = open_store(index), read_entries(index)
     old = {file.key for entry in entries.values() for file in entry.files}
-    key = f"compacted/{content_hash([entry.hash for entry in entries.values()])[:32]}.parquet"
-    if len(old) <= 1 or key in old:
+    key = f"compacted/{content_hash([[entry.hash for entry in entries.values()], sorted(old)])[:32]}.parquet"
+    if len(old) <= 1:
         return {"snapshots": len(entries), "files_before": len(old), "files": len(old)}
     owners: list[str] = []
 
@@ -251,7 +251,7 @@ def compact(index: str) -> dict[str, int]:
     for date, entry in entries.items():
         groups = {number: rows for number, rows in file.groups.items() if owners[number] == date}
         kept = [file.model_copy(update={"groups": groups})] if groups else []
-        store.write(f"{date}/{NAME}", to_json(entry.model_copy(update={"files": kept}).model_dump()))
+        store.write(f"{date}/{NAME}", to_json(entry.model_copy(update={"files": kept}).model_dump(mode="json")))
     for item in old - {key}:
         store.delete(item)
     return {"snapshots": len(entries), "files_before": len(old), "files": 1}

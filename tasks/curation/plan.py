@@ -17,7 +17,8 @@ from tasks.curation.config import CurationConfig, DedupConfig
 from tasks.settings import StrictModel
 
 NAME = "plan.json"
-MAY_SPREAD = 8  # parts that even a small run is cut into, so that several workers have something to do
+SPREAD = 8  # parts that a run is cut into at least, so that several workers have something to do …
+WORTH = 2_000  # … unless they would have fewer documents than this
 BYTES_A_DOCUMENT = 4096  # of memory in the most demanding step, with all intermediate copies
 REF_BITS = 40
 DOCUMENT, PARAGRAPH = "document", "paragraph"
@@ -93,7 +94,7 @@ def load_run(work: str) -> Run:
 
 def cut_into_parts(shards: list[Shard], documents: list[int], budget: int) -> list[list[Shard]]:
     """Consecutive shards with together no more documents than a worker's budget allows; a large shard stands alone."""
-    fair = -(-sum(documents) // min(MAY_SPREAD, max(len(shards), 1)))
+    fair = max(-(-sum(documents) // SPREAD), WORTH)
     most = max(1, min(fair, budget // BYTES_A_DOCUMENT))
     parts: list[list[Shard]] = []
     filled = most

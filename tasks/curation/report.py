@@ -5,6 +5,7 @@ from typing import Any
 from tasks.errors import ConservationError
 
 SCHEMA_VERSION = 1
+CLUSTERS = ("documents", "duplicates", "clusters", "cluster_sizes", "cut_short", "paragraphs", "cut_documents")
 PROBLEMS_SHOWN = 1000  # kinds of fault by shard; the verdict files hold every row
 
 
@@ -21,10 +22,11 @@ def add_up(snapshot: str, statuses: list[dict[str, Any]], clusters: dict[str, An
         "unreadable_bytes": 0,
         "unreadable": 0,
         "reasons": {},
+        "cuts": {},
         "languages": {},
         "sources": {},
         "kinds": {},
-        "clusters": {name: clusters[name] for name in ("documents", "duplicates", "clusters", "cluster_sizes")},
+        "clusters": {name: clusters[name] for name in CLUSTERS if name in clusters},
         "shards": [],
         "problems": [],
     }
@@ -33,7 +35,7 @@ def add_up(snapshot: str, statuses: list[dict[str, Any]], clusters: dict[str, An
         _check(status, status["shard"])
         for name in numbers:
             report[name] += status[name]
-        for name in ("bytes", "reasons", "languages", "sources", "kinds"):
+        for name in ("bytes", "reasons", "cuts", "languages", "sources", "kinds"):
             _add(report[name], status[name])
         report["shards"].append({name: status[name] for name in ("shard", *numbers, "bytes")})
         report["problems"].extend(status["problems"])

@@ -89,3 +89,15 @@ def shared_values(left: np.ndarray, right: np.ndarray) -> int:
         else:
             j += 1
     return shared
+
+
+@numba.njit(cache=True, nogil=True)
+def count_tokens(points: np.ndarray, table: np.ndarray) -> int:
+    """Words, and code points of scripts without spaces: as many as the shingles are made of."""
+    count = 0
+    inside = False
+    for point in points:
+        kind = table[point] & (WORD | UNSPACED)
+        count += kind & UNSPACED != 0 or (kind == WORD and not inside)
+        inside = kind == WORD
+    return count

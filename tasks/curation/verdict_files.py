@@ -10,24 +10,26 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.corpus.artifact import content_hash
+from tasks.corpus.artifact import content_hash, withdraw
 from tasks.corpus.document import REMEDIES, Document, parse_record
 from tasks.corpus.manifest import Shard
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation.config import CurationConfig
 from tasks.curation.duplicate_files import read_duplicates
+from tasks.curation.passage_files import SPAN, read_cuts
 from tasks.curation.rules import REASONS, Reason, failed_rules
-from tasks.curation.signal_files import SPANS, read_signals, read_status, signals_key
+from tasks.curation.signal_files import read_signals, read_status, signals_key
 from tasks.curation.signals import Span, cut
 from tasks.curation.takedown import RULE as TAKEN_DOWN
 from tasks.curation.text import normalise
 from tasks.errors import ConservationError, DataError
 
-SCHEMA_VERSION = 1
-CODE_VERSION = 1  # raise when verdicts or curated text may change
+SCHEMA_VERSION = 2
+CODE_VERSION = 2  # raise when verdicts or curated text may change
 BATCH = 512
 REMEDY_MARK = "; remedy: "
+Clustered = tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]  # row → its duplicate record; its cuts
 
 VERDICTS = pa.schema(
     [
@@ -50,7 +52,7 @@ VERDICTS = pa.schema(
         ("removed_bytes", pa.int64()),
         ("added_bytes", pa.int64()),
         ("written_bytes", pa.int64()),
-        ("spans", SPANS),
+        ("spans", pa.list_(SPAN)),
     ],
     metadata={"schema_version": str(SCHEMA_VERSION)},
 )
@@ -85,11 +87,13 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
     finished = read_verdict_status(output, shard, config) if shard.checksum else None
     if finished:
         return {**finished, "reused": True}
-    duplicates = read_duplicates(output, shard)
-    name = f"status/{shard.id}.json"
-    store.delete(name)  # from here on the files are not to be believed
+    clustered = _read_clustered(output, shard)
+    name, key = f"status/{shard.id}.json", _key(shard, config, clustered)
+    if not store.exists(name) or orjson.loads(store.read(name))["key"] != key:
+        withdraw(output)  # from here on the files are not to be believed; of the same key they stay the same
+        store.delete(name)
     begun = time.monotonic()
-    verdicts, scores = _decide(shard, config, output, duplicates)
+    verdicts, scores = _decide(shard, config, output, clustered)
     kept = {item["row"]: item for item in verdicts if item["verdict"] == "kept"}
     files = {
         f"curated/{shard.id}.parquet": _parquet(CURATED, _curated(shard, landing, config, kept, scores)),
@@ -100,7 +104,7 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
     signals_status = read_status(output, shard, config) or {"tails": []}
     status = {
         **count(shard, verdicts, signals_status["tails"]),
-        "key": _key(shard, config, duplicates),
+        "key": key,
         "files": {file: hashlib.sha256(data).hexdigest() for file, data in files.items()},
         "sizes": {file: len(data) for file, data in files.items()},
         "seconds": round(time.monotonic() - begun, 3),
@@ -109,10 +113,13 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
     return {**status, "reused": False}
 
 
-def _key(shard: Shard, config: CurationConfig, duplicates: dict[int, dict[str, Any]]) -> str:
-    return content_hash(
-        ["verdicts", CODE_VERSION, shard.key, signals_key(shard, config), config.hash, sorted(duplicates.items())]
-    )[:32]
+def _read_clustered(output: str, shard: Shard) -> Clustered:
+    return read_duplicates(output, shard), read_cuts(output, shard)
+
+
+def _key(shard: Shard, config: CurationConfig, clustered: Clustered) -> str:
+    found = [sorted(rows.items()) for rows in clustered]
+    return content_hash(["verdicts", CODE_VERSION, shard.key, signals_key(shard, config), config.hash, *found])[:32]
 
 
 def read_verdict_status(output: str, shard: Shard, config: CurationConfig) -> dict[str, Any] | None:
@@ -121,12 +128,12 @@ def read_verdict_status(output: str, shard: Shard, config: CurationConfig) -> di
     if not store.exists(name):
         return None
     status = orjson.loads(store.read(name))
-    current = status["key"] == _key(shard, config, read_duplicates(output, shard))
+    current = status["key"] == _key(shard, config, _read_clustered(output, shard))
     return status if current and all(store.size(file) == size for file, size in status["sizes"].items()) else None
 
 
 def _decide(
-    shard: Shard, config: CurationConfig, output: str, duplicates: dict[int, dict[str, Any]]
+    shard: Shard, config: CurationConfig, output: str, clustered: Clustered
 ) -> tuple[list[dict[str, Any]], dict[int, float]]:
     table = read_signals(output, shard, config)
     columns = ["row", "byte_offset", "doc_id", "source_id", "source", "fault", "fault_detail", "language", "kind"]
@@ -134,14 +141,19 @@ def _decide(
     rows = table.select(columns).to_pylist()
     reasons = failed_rules(table, config)
     out = [
-        _verdict(shard, config, row, failed, duplicates.get(row["row"]))
+        _verdict(shard, config, row, failed, *(rows.get(row["row"]) for rows in clustered))
         for row, failed in zip(rows, reasons, strict=True)
     ]
     return out, {row["row"]: row["language_score"] for row in rows}
 
 
 def _verdict(
-    shard: Shard, config: CurationConfig, row: dict[str, Any], failed: list[Reason], twin: dict[str, Any] | None
+    shard: Shard,
+    config: CurationConfig,
+    row: dict[str, Any],
+    failed: list[Reason],
+    twin: dict[str, Any] | None,
+    cut_out: dict[str, Any] | None,
 ) -> dict[str, Any]:
     reasons = list(failed)
     if row["fault"]:
@@ -154,10 +166,21 @@ def _verdict(
         detail = f"survivor: row {twin['twin_row']} of {twin['twin_shard']}{where}"
         threshold = 1.0 if twin["rule"] == "duplicate_exact" else config.dedup.threshold
         reasons.append({"rule": twin["rule"], "value": twin["similarity"], "threshold": threshold, "detail": detail})
+    least = config.dedup.min_characters
+    if cut_out and not reasons and cut_out["left"] < least:
+        reasons.append(
+            {
+                "rule": "remainder_too_short",
+                "value": float(cut_out["left"]),
+                "threshold": float(least),
+                "detail": "characters left when passages that stand in other documents are cut",
+            }
+        )
     verdict = "quarantined" if row["fault"] else "dropped" if reasons else "kept"
     grown = (row["normalised_bytes"] or 0) - row["raw_bytes"]
     kept = verdict == "kept"
-    removed = max(-grown, 0) + row["cut_bytes"] if kept else 0
+    cut_bytes = cut_out["removed_bytes"] if cut_out else row["cut_bytes"]
+    removed = max(-grown, 0) + cut_bytes if kept else 0
     added = max(grown, 0) if kept else 0
     return {
         "doc_id": row["doc_id"],
@@ -179,8 +202,12 @@ def _verdict(
         "removed_bytes": removed,
         "added_bytes": added,
         "written_bytes": row["raw_bytes"] - removed + added if kept else 0,
-        "spans": row["spans"] if kept else [],
+        "spans": (cut_out["spans"] if cut_out else _line_spans(row)) if kept else [],
     }
+
+
+def _line_spans(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**span, "level": "line"} for span in row["spans"] or []]
 
 
 def _curated(
@@ -195,7 +222,8 @@ def _curated(
         verdict, document = kept[item.index], parse_record(item.record, shard.source)
         if not isinstance(document, Document) or document.doc_id != verdict["doc_id"]:
             raise DataError(f"{shard.key}, row {item.index}: its text changed since its signals were computed")
-        text = cut(normalise(document.text), [Span(**span) for span in verdict["spans"]])
+        spans = [Span(span["start"], span["end"], span["rule"]) for span in verdict["spans"]]
+        text = cut(normalise(document.text), spans)
         if len(text.encode()) != verdict["written_bytes"]:
             raise ConservationError(
                 f"{shard.key}, row {item.index}: {len(text.encode())} bytes to write, but raw − removed + added is "
@@ -240,6 +268,7 @@ def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, An
     documents: Counter[str] = Counter()
     bytes_: Counter[str] = Counter()
     reasons: dict[str, dict[str, int]] = {}
+    cuts: dict[str, dict[str, int]] = {}
     parts: dict[str, dict[str, dict[str, int]]] = {"languages": {}, "sources": {}, "kinds": {}}
     for item in verdicts:
         verdict, size = item["verdict"], item["raw_bytes"]
@@ -249,6 +278,11 @@ def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, An
         for name, column in (("languages", "language"), ("sources", "source"), ("kinds", "kind")):
             part = parts[name].setdefault(item[column] or "none", {"kept": 0, "dropped": 0, "quarantined": 0})
             part[verdict] += 1
+        for span in item["spans"]:
+            if span["level"] != "line":
+                entry = cuts.setdefault(span["rule"], {"spans": 0, "bytes": 0})
+                entry["spans"] += 1
+                entry["bytes"] += span["bytes"]
         for rule in {reason["rule"] for reason in item["reasons"]}:
             entry = reasons.setdefault(rule, {"documents": 0, "bytes": 0})
             entry["documents"] += 1
@@ -265,6 +299,7 @@ def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, An
         "unreadable_bytes": sum(tail["size"] for tail in tails),
         "unreadable": len(tails),
         "reasons": reasons,
+        "cuts": cuts,
         **parts,
         "problems": _problems(shard, verdicts, tails),
     }

@@ -35,12 +35,17 @@ def explain(verdict: dict[str, Any]) -> str:
         lines.append(
             f"  {verdict['raw_bytes']} bytes read, {removed} removed, {added} added, {verdict['written_bytes']} written"
         )
-        lines.extend(f"  cut by {span['rule']}: characters {span['start']}–{span['end']}" for span in verdict["spans"])
+        lines.extend(f"  cut by {_span(span)}" for span in verdict["spans"])
     for reason in verdict["reasons"]:
         lines.append(f"  because {_reason(reason)}")
     if verdict["twin_id"]:
         lines.append(f"  the document kept in its place is {verdict['twin_id']}")
     return "\n".join(lines)
+
+
+def _span(span: dict[str, Any]) -> str:
+    stays = f", stays in {span['twin_id']}" if span["twin_id"] else ""
+    return f"{span['rule']}: characters {span['start']}–{span['end']}{stays}"
 
 
 def _reason(reason: dict[str, Any]) -> str:

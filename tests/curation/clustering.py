@@ -12,7 +12,7 @@ from tasks.corpus.document import doc_id
 from tasks.corpus.manifest import Shard
 from tasks.corpus.storage import to_json
 from tasks.curation.config import CurationConfig, DedupConfig
-from tasks.curation.duplicate_files import find_duplicates
+from tasks.curation.levels import find_duplicates
 from tasks.curation.members import write_units
 from tasks.curation.pieces import read_piece
 from tasks.curation.plan import DOCUMENT, NAME, REF_BITS, Plan, load_run
