@@ -1,6 +1,8 @@
 """Instruction records: read, told apart by content, split, encoded and packed."""
 
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,7 @@ from tasks.training.plan import is_shard
 from tasks.training.recipe import AdaptStage, TuningStage
 
 ALL = "instructions"  # the one group where categories are not told apart
+DIFFICULTIES = ("easy", "medium", "hard")
 
 
 @dataclass(frozen=True)
@@ -82,26 +85,42 @@ def _conversation(record: dict[str, Any]) -> Conversation | None:
     )
 
 
-def by_category(conversations: list[Conversation], config: TuningStage) -> dict[str, list[Conversation]]:
-    """Conversations by category, in the order of names; all under `instructions` when nothing asks for more.
+def grouped(splits: dict[Split, list[Conversation]], config: TuningStage) -> dict[Split, dict[str, list[Conversation]]]:
+    """Both splits' conversations by category or difficulty, in the order of names; those of the mixture alone.
 
-    Raises DataError when a category of the mixture has no conversation.
+    All are under `instructions` when nothing asks for more. Raises DataError when a category of the mixture has no
+    conversation to train on.
     """
-    if not config.by_category:
-        return {ALL: conversations}
-    groups: dict[str, list[Conversation]] = {}
-    for conversation in conversations:
-        groups.setdefault(conversation.category, []).append(conversation)
-    if config.mixture:
-        missing = sorted(set(config.mixture.shares) - set(groups))
-        if missing:
-            there = ", ".join(f"{name} ({len(groups[name]):,})" for name in sorted(groups))
-            raise DataError(
-                f"mixture: no record is of category {', '.join(missing)}; there are: {there}. Add records "
-                "(import-instructions --category), or change the mixture of the stage"
-            )
-        groups = {name: groups[name] for name in config.mixture.shares}
-    return dict(sorted(groups.items()))
+    group_of = _grouping(splits["train"], config)
+    groups: dict[Split, dict[str, list[Conversation]]] = {"train": {}, "heldout": {}}
+    for split, conversations in splits.items():
+        for conversation in conversations:
+            groups[split].setdefault(group_of(conversation), []).append(conversation)
+    there = groups["train"]
+    wanted = set(config.mixture.shares) if config.mixture else set(there)
+    if missing := sorted(wanted - set(there)):
+        counts = ", ".join(f"{name} ({len(there[name]):,})" for name in sorted(there))
+        raise DataError(
+            f"mixture: no record is of category {', '.join(missing)}; there are: {counts}. Add records "
+            "(import-instructions --category), or change the mixture of the stage"
+        )
+    return {split: {name: some[name] for name in sorted(wanted & set(some))} for split, some in groups.items()}
+
+
+def _grouping(train: list[Conversation], config: TuningStage) -> Callable[[Conversation], str]:
+    """The group of a conversation. Difficulty is the length of its answers, cut at the thirds of the training records:
+    the more there is to say, the more can go wrong."""
+    if config.curriculum and config.curriculum.by == "difficulty":
+        sizes = sorted(map(_answered, train))
+        cuts = [sizes[len(sizes) // 3], sizes[2 * len(sizes) // 3]]
+        return lambda conversation: DIFFICULTIES[bisect_right(cuts, _answered(conversation))]
+    if config.mixture or config.curriculum:
+        return lambda conversation: conversation.category
+    return lambda conversation: ALL
+
+
+def _answered(conversation: Conversation) -> int:
+    return sum(len(message["content"]) for message in conversation.messages if message["role"] == "assistant")
 
 
 def pack_conversations(

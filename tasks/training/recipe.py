@@ -157,6 +157,14 @@ class PretrainStage(TrainedStage):
     kind: Literal["pretrain"]
     model: ModelShape = ModelShape()
     mixture: tuple[MixturePart, ...] = Field((), description="empty: every document, once an epoch")
+    heldout_sequences: int = Field(0, ge=0, description="held-out sequences measured at each checkpoint; 0: none")
+    patience: int | None = Field(None, ge=1, description="checkpoints without a lower held-out loss before it stops")
+
+    @model_validator(mode="after")
+    def _patient_with_something(self) -> "PretrainStage":
+        if self.patience is not None and not self.heldout_sequences:
+            raise ValueError("patience waits for a lower held-out loss; say how many heldout_sequences to measure")
+        return self
 
 
 class TuningOptimizer(Optimizer):
@@ -205,12 +213,9 @@ class TuningStage(TrainedStage):
             raise ValueError(f"epochs {self.epochs:g} are not in [{few:g}, {many:g}]; say `unusual: true` if meant")
         if self.lora and self.unfreezing:
             raise ValueError("lora freezes every weight for good, nothing is left to unfreeze; leave one of them out")
+        if self.mixture and self.curriculum and self.curriculum.by == "difficulty":
+            raise ValueError("a mixture is by category, this curriculum by difficulty; leave one of them out")
         return self
-
-    @property
-    def by_category(self) -> bool:
-        """Whether categories are packed and drawn apart."""
-        return self.mixture is not None or self.curriculum is not None
 
 
 class SftStage(TuningStage):

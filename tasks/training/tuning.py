@@ -21,8 +21,9 @@ class Lora(StrictModel):
 
 
 class Curriculum(StrictModel):
-    """Categories that the model does worse on come more often: weight x (loss / mean loss) ^ strength."""
+    """Groups that the model does worse on come more often: weight x (loss / mean loss) ^ strength."""
 
+    by: Literal["category", "difficulty"] = "category"
     strength: float = Field(1.0, gt=0)
     limit: float = Field(2.0, gt=1, description="no weight leaves [1 / limit, limit] times what it began with")
 

@@ -106,6 +106,7 @@ def tuned(folder: Path, optimizer: str, more: str = "epochs: 2", kind: str = "sf
         ("parent_share: 0.08", "epochs: 4", "epochs 4 are not in"),
         ("parent_share: 0.08", "epochs: 0.5", "epochs 0.5 are not in"),
         ("parent_share: 0.08", "lora: {rank: 2}, unfreezing: {every: 5}", "nothing is left to unfreeze"),
+        ("parent_share: 0.08", "mixture: standard, curriculum: {by: difficulty}", "leave one of them out"),
         ("parent_share: 0.08", "mixture: {code: 0.5, general: 0.4}", "add up to 1, not 0.9"),
     ],
 )

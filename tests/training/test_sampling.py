@@ -17,7 +17,7 @@ from tasks.training.augmentation import augmented
 from tasks.training.companions import curriculum_weights
 from tasks.training.data import PackedConversations
 from tasks.training.importing import import_instructions
-from tasks.training.instructions import by_category, pack_conversations, read_instructions
+from tasks.training.instructions import grouped, pack_conversations, read_instructions
 from tasks.training.recipe import SftStage
 from tasks.training.sampling import REPLAY, Joined, TuningLoader, WeightedOrder, replay_source, weights_of
 from tasks.training.tuning import STANDARD_MIXTURE, Augmentation, Curriculum
@@ -51,7 +51,7 @@ def records(tmp_path_factory) -> str:
 def joined(config: SftStage, uri: str, parent: Path) -> Joined:
     tokenizer = load_tokenizer(parent)
     found = read_instructions(uri, config)
-    groups = by_category(found.splits["train"], config)
+    groups = grouped(found.splits, config)["train"]
     parts: dict[str, Any] = {
         name: pack_conversations(some, tokenizer, config.sequence_length, found.counts) for name, some in groups.items()
     }
@@ -123,7 +123,17 @@ def test_replayed_documents_do_not_run_together(parent, records):
 def test_missing_category_names_those_there_are(records, tmp_path):
     config = stage(mixture="standard")
     with pytest.raises(DataError, match=r"no record is of category creative, reasoning, refusals; there are: code \("):
-        by_category(read_instructions(records, config).splits["train"], config)
+        grouped(read_instructions(records, config).splits, config)
+
+
+def test_difficulty_is_cut_at_the_thirds(records):
+    config = stage(curriculum={"by": "difficulty"})
+    groups = grouped(read_instructions(records, config).splits, config)
+    sizes = {name: [len(c.messages[1]["content"]) for c in some] for name, some in groups["train"].items()}
+    assert max(sizes["easy"]) < min(sizes["medium"]) and max(sizes["medium"]) < min(sizes["hard"])
+    counts = [len(some) for some in sizes.values()]
+    assert min(counts) > 0.25 * sum(counts)
+    assert set(groups["heldout"]) == {"easy", "medium", "hard"}
 
 
 def test_replay_of_another_vocabulary_is_refused(parent):

@@ -16,7 +16,7 @@ from tasks.training.companions import DynamicCurriculum, HeldOut
 from tasks.training.context import Context
 from tasks.training.data import Source
 from tasks.training.engine import Engine, join_ranks
-from tasks.training.instructions import Instructions, by_category, pack_conversations, read_instructions
+from tasks.training.instructions import Conversation, grouped, pack_conversations, read_instructions
 from tasks.training.loop import Companion, train
 from tasks.training.losses import causal_loss
 from tasks.training.model import export_model, load_model
@@ -35,7 +35,9 @@ def run(context: Context) -> None:
     config = with_peak(config, ancestor)
     tokenizer = load_tokenizer(parent)
     records = read_instructions(context.spec.data["instructions"].uri, config)
-    parts = training_parts(context, config, tokenizer, records)
+    groups = grouped(records.splits, config)
+    records.counts["outside_mixture"] = len(records.splits["train"]) - sum(map(len, groups["train"].values()))
+    parts = training_parts(context, config, tokenizer, groups["train"], records.counts)
     source = Joined(parts)
     order = WeightedOrder(source, weights_of(parts, config), config.seed)
     loader = TuningLoader(
@@ -46,7 +48,8 @@ def run(context: Context) -> None:
     if config.lora:
         model = with_adapters(model, config.lora, config.seed)
     engine = Engine(model, config, unit_of) if config.unfreezing else Engine(model, config)
-    heldout = HeldOut(heldout_parts(config, tokenizer, records), config, rank=context.rank, pad=tokenizer.pad_token_id)
+    unseen = heldout_parts(config, tokenizer, groups["heldout"])
+    heldout = HeldOut(unseen, config, rank=context.rank, pad=tokenizer.pad_token_id)
     companions: list[Companion] = [heldout]
     if config.curriculum:
         companions.append(DynamicCurriculum(config.curriculum, heldout, order))
@@ -99,33 +102,27 @@ def rate_share(config: TuningStage, parent: Artifact) -> float | None:
     return config.optimizer.learning_rate / peak if peak else None
 
 
-def training_parts(context: Context, config: TuningStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
-    """What is trained on, by name: categories of records, and replayed pretraining data."""
-    groups = by_category(records.splits["train"], config)
-    records.counts["outside_mixture"] = len(records.splits["train"]) - sum(map(len, groups.values()))
+Groups = dict[str, list[Conversation]]
+
+
+def training_parts(
+    context: Context, config: TuningStage, tokenizer: Any, groups: Groups, counts: Counter[str]
+) -> dict[str, Source]:
+    """What is trained on, by name: groups of records, and replayed pretraining data."""
+    length = config.sequence_length
     parts: dict[str, Source] = {
-        name: pack_conversations(
-            augmented(some, config.augmentation, config.seed), tokenizer, config.sequence_length, records.counts
-        )
+        name: pack_conversations(augmented(some, config.augmentation, config.seed), tokenizer, length, counts)
         for name, some in groups.items()
     }
     if config.replay:
         shards = TokenShards(context.parent("tokenizer") / "tokens", "train")
-        parts[REPLAY] = replay_source(shards, len(tokenizer), config.sequence_length)
+        parts[REPLAY] = replay_source(shards, len(tokenizer), length)
     return parts
 
 
-def heldout_parts(config: TuningStage, tokenizer: Any, records: Instructions) -> dict[str, Source]:
-    """Held-out records by the same categories; one that has none is left out."""
-    wanted = set(by_category(records.splits["train"], config))
-    groups: dict[str, list[Any]] = {}
-    for conversation in records.splits["heldout"]:
-        groups.setdefault(conversation.category if config.by_category else "instructions", []).append(conversation)
-    parts: dict[str, Source] = {
-        name: pack_conversations(some, tokenizer, config.sequence_length, Counter())
-        for name, some in sorted(groups.items())
-        if name in wanted
-    }
-    if not parts:
-        raise DataError(f"stage '{config.name}': no held-out record is of {', '.join(sorted(wanted))}; add records")
-    return parts
+def heldout_parts(config: TuningStage, tokenizer: Any, groups: Groups) -> dict[str, Source]:
+    """Held-out records by the same groups; one that has none is left out."""
+    if not groups:
+        raise DataError(f"stage '{config.name}': no held-out record belongs to its mixture; add records")
+    length, counts = config.sequence_length, Counter[str]()
+    return {name: pack_conversations(some, tokenizer, length, counts) for name, some in groups.items()}
