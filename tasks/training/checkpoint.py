@@ -117,8 +117,14 @@ class Checkpoints:
         """The step of the newest whole checkpoint at or before `before`; -1 when there is none."""
         self.wait()
         torch.distributed.barrier()
-        steps = [step for step in complete_steps(self.folder) if step <= before and step in self._good]
-        return int(self.engine.max(max(steps, default=-1)))
+        while True:
+            known = [step for step in self._good if step <= before] if self.context.first else []
+            step = int(self.engine.max(max(known, default=-1)))
+            why = self._problem(step) if step >= 0 else ""
+            if not why:
+                return step
+            self._say("checkpoint_skipped", step=step, why=why)
+            self._good = [item for item in self._good if item != step]
 
     def _say(self, event: str, **evidence: Any) -> None:
         self.context.event(event, **evidence)
@@ -151,6 +157,7 @@ class Checkpoints:
         final = self.folder / f"step-{record['step']:08d}"
         with self.context.job.owned(self.context.token):
             shutil.rmtree(final, ignore_errors=True)  # one that was not whole
+            _sync(target)
             target.rename(final)
             _sync(self.folder)
             self._good.append(record["step"])
@@ -208,7 +215,7 @@ def _write(path: Path, state: Any) -> dict[str, Any]:
 
 
 def _sync(folder: Path) -> None:
-    """Make renames in a folder last through a loss of power."""
+    """Make a folder's entries last through a loss of power."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -7,7 +7,7 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Add `import-instructions`, `run-job` and `job-status`."""
+    """Add `import-instructions`, `run-job`, `job-resume` and `job-status`."""
 
     @app.command("import-instructions")
     def import_instructions_command(
@@ -36,6 +36,16 @@ def register(app: typer.Typer) -> None:
         from tasks.training.launch import run_job
 
         run_job(str(folder), token)
+
+    @app.command("job-resume")
+    def job_resume_command(
+        folder: Annotated[Path, typer.Argument(help="the job's folder, with spec.json")],
+        ranks: Annotated[int | None, typer.Option(min=1, help="processes; default: as many as the recipe says")] = None,
+    ) -> None:
+        """Go on with a job that ended or was lost, from its last whole checkpoint, on any number of processes."""
+        from tasks.training.job import Job, submit
+
+        typer.echo(submit(Job.load(folder).spec, ranks=ranks).status().model_dump_json(indent=2))
 
     @app.command("job-status")
     def job_status_command(folder: Annotated[Path, typer.Argument(help="the job's folder, with spec.json")]) -> None:

@@ -7,18 +7,20 @@ from tasks.training.data import Source, collate
 from tasks.training.engine import Engine
 from tasks.training.loop import Companion
 from tasks.training.losses import IGNORED
-from tasks.training.recipe import TuningStage
+from tasks.training.recipe import PretrainStage, TuningStage
 from tasks.training.sampling import REPLAY, WeightedOrder
 from tasks.training.tuning import Curriculum
 
 
 class HeldOut(Companion):
-    """Response loss on held-out records before every checkpoint. The best checkpoint stays; after `patience` worse
+    """Loss on held-out records or documents before every checkpoint. The best checkpoint stays; after `patience` worse
     ones the run is done."""
 
     name = "heldout"
 
-    def __init__(self, sources: Mapping[str, Source], config: TuningStage, *, rank: int, pad: int) -> None:
+    def __init__(
+        self, sources: Mapping[str, Source], config: TuningStage | PretrainStage, *, rank: int, pad: int
+    ) -> None:
         self.sources, self.config, self.rank, self.pad = sources, config, rank, pad
         self.losses: dict[int, float] = {}  # by step
         self.by_category: dict[str, float] = {}  # the last measured
@@ -87,9 +89,7 @@ class DynamicCurriculum(Companion):
         self.order.restore(state)
 
 
-def curriculum_weights(
-    base: Mapping[str, float], losses: Mapping[str, float], config: Curriculum
-) -> dict[str, float]:
+def curriculum_weights(base: Mapping[str, float], losses: Mapping[str, float], config: Curriculum) -> dict[str, float]:
     """Weights by category: base x (loss / mean loss) ^ strength, within the limit; replay keeps its share.
 
     A category without a loss counts as average. The weights add up to what `base` adds up to.

@@ -89,6 +89,7 @@ class Context:
             "padding_share": round(1 - tokens / sum(step["slots"] for step in steps), 4),
             "memory_mb": steps[-1]["memory_mb"],
             "ranks": self.ranks,
+            "rollbacks": sum(line["event"] == "rolled_back" for line in self.lines(EVENTS)),
         }
 
     def publish(self, kind: Literal["tokenizer", "model"], metrics: dict[str, Any]) -> Artifact:

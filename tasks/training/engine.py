@@ -254,6 +254,7 @@ class Engine:
         torch.distributed.barrier()
         if torch.distributed.get_rank() == 0:
             shutil.rmtree(scratch)
+            (scratch.parent / "latest_universal").unlink(missing_ok=True)  # a marker that the converter leaves
 
     def gather(self) -> dict[str, torch.Tensor]:
         """Full FP32 weights by name, on every rank; tied weights once."""

@@ -310,6 +310,22 @@ def masked(context: Context) -> Any:
 SCENARIOS = (accumulation, precision, switches, damages, flight, full, unfreezing, masked)
 
 
+def universal(context: Context) -> Any:
+    """A checkpoint through conversion, as it happens when the number of ranks changes, but loaded by as many."""
+    trainer, other = Trainer(context), Trainer(context, micro_batch=2)
+    for number in range(3):
+        trainer.step(number)
+    saved = Checkpoints(context, trainer.engine)
+    saved.save(3)
+    saved.wait()
+    torch.distributed.barrier()
+    other.engine.load_universal(saved.folder / "step-00000003", saved.folder / ".universal")
+    equal = torch.equal(trainer.flat(), other.flat())
+    groups = [group["weight_decay"] for group in other.engine._engine.optimizer.param_groups]
+    left = sorted(path.name for path in saved.folder.iterdir() if not path.name.startswith("step-"))
+    return {"equal": equal, "decays": groups, "next": [trainer.step(3), other.step(3)], "left": left}
+
+
 def main(folder: str, rank: int, supervisor: int) -> None:
     job = Job.load(folder)
     context = Context(job, job.spec, token=3, rank=rank, supervisor=supervisor, ranks=2)

@@ -162,3 +162,13 @@ def test_unfreezing_resumes_to_the_bit(first):
 
 def test_a_step_with_nothing_to_learn_gives_zero(first):
     assert first["masked"] == {"loss": 0.0, "norm": 0.0, "moved": False}
+
+
+def test_a_converted_checkpoint_goes_on_as_the_original(first):
+    """Weights to the bit; moments too, or the next step would differ; weight decay of each group its own."""
+    found = first["universal"]
+    assert found["equal"] and found["decays"] == [0.1, 0.0]
+    original, converted = found["next"]
+    assert converted["loss"] == pytest.approx(original["loss"], rel=1e-6)
+    assert converted["ratio"] == pytest.approx(original["ratio"], rel=1e-4)
+    assert found["left"] == [], "neither the conversion nor a marker of it stays"

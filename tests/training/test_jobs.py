@@ -1,6 +1,7 @@
 """Real jobs: two ranks under ZeRO-3, through submit(); killed, cancelled, submitted twice, resumed to the bit."""
 
 import itertools
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_artifacts_know_their_parents(tokenizer, pretrain, sft, corpus):
 def test_metrics_of_every_step(pretrain):
     steps = steps_of(Job.load(pretrain.job))
     assert [line["step"] for line in steps] == list(range(1, 25))
-    for name in ("loss", "grad_norm", "learning_rate", "tokens_per_second", "padding_share", "memory_mb"):
+    for name in ("loss", "grad_norm", "update_ratio", "activation_max", "learning_rate", "padding_share", "memory_mb"):
         assert all(isinstance(line[name], int | float) for line in steps), name
     assert (Path(pretrain.artifact) / "metrics.jsonl").read_bytes().count(b"\n") == 24
 
@@ -65,6 +66,9 @@ def test_pretraining_beats_a_unigram_model(tokenizer, pretrain):
         metrics["heldout_loss_low"] < metrics["heldout_loss"] < metrics["heldout_loss_high"] < metrics["unigram_loss"]
     )
     assert set(metrics["heldout_loss_by_group"]) <= {"code", "en", "zh"}
+    by_source = metrics["heldout_loss_by_source"]
+    assert {"stdlib", "docstrings"} <= set(by_source) and min(by_source.values()) <= metrics["heldout_loss"]
+    assert metrics["perplexity_by_source"] == pytest.approx({name: math.exp(loss) for name, loss in by_source.items()})
     assert metrics["tokens"] == sum(line["tokens"] for line in steps_of(Job.load(pretrain.job)))
 
 

@@ -4,6 +4,7 @@ import shutil
 
 from tasks.tokens.shards import TokenShards
 from tasks.tokens.tokenizer import load_tokenizer
+from tasks.training.companions import HeldOut
 from tasks.training.context import Context
 from tasks.training.data import Loader, PackedDocuments
 from tasks.training.engine import Engine, join_ranks
@@ -30,7 +31,12 @@ def run(context: Context) -> None:
     model = new_model(config.model, tokenizer, config.seed)
     parameters, peak = model.num_parameters(), config.optimizer.learning_rate
     engine = Engine(model, config)
-    train(context, engine, loader, causal_loss, decode=tokenizer.decode)
+    heldout = PackedDocuments(TokenShards(parent / "tokens", "heldout"))
+    watch = HeldOut({"documents": heldout}, config, rank=context.rank, pad=tokenizer.pad_token_id)
+    companions = [watch] if config.heldout_sequences else []
+    checkpoints = train(context, engine, loader, causal_loss, companions, tokenizer.decode)
+    if config.patience is not None and watch.best != max(watch.losses):
+        checkpoints.load(watch.best)
 
     state = engine.gather()
     if context.first:
