@@ -4,6 +4,7 @@ import time
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +23,7 @@ from tasks.errors import DataError, StorageError
 SCHEMA_VERSION = 1
 CODE_VERSION = 1  # raise when the sidecar's content may change
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("rule", pa.string())]))
-BATCH = 512
+BATCH, BATCH_CHARACTERS = 512, 1 << 22  # documents measured at a time, and their characters at most
 
 SCHEMA = pa.schema(
     [
@@ -99,7 +100,8 @@ def _measure_all(
     """Counts, tails and the Parquet bytes of a shard's signals, batch by batch."""
     totals = {"documents": 0, "faults": 0, "raw_bytes": 0}
     tails: list[dict[str, Any]] = []
-    batch: list[dict[str, Any]] = []
+    batch: list[tuple[dict[str, Any], Document | None]] = []
+    characters = 0
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
         for item in read_shard(open_store(landing), shard.key, config.max_record_bytes):
@@ -108,15 +110,16 @@ def _measure_all(
                     raise StorageError(f"{shard.key}: could be read at the inventory and now cannot: {item.detail}")
                 tails.append({"offset": item.offset, "size": item.size, "reason": item.reason, "detail": item.detail})
                 continue
-            row = _measured(item, shard, config)
+            row, document = _read(item, shard, config)
             totals["documents"] += 1
-            totals["faults"] += row.get("fault") is not None
+            totals["faults"] += document is None
             totals["raw_bytes"] += row["raw_bytes"]
-            batch.append(row)
-            if len(batch) == BATCH:
-                writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
-                batch = []
-        writer.write_table(pa.Table.from_pylist(batch, schema=SCHEMA))
+            batch.append((row, document))
+            characters += len(document.text) if document else 0
+            if len(batch) == BATCH or characters > BATCH_CHARACTERS:
+                writer.write_table(_measured(batch, config))
+                batch, characters = [], 0
+        writer.write_table(_measured(batch, config))
     return totals, tails, sink.getvalue().to_pybytes()
 
 
@@ -125,31 +128,43 @@ def _config(data: bytes) -> CurationConfig:
     return CurationConfig.model_validate(orjson.loads(data))
 
 
-def _measured(item: Row | BadRow, shard: Shard, config: CurationConfig) -> dict[str, Any]:
-    """One row of the sidecar."""
+def _read(item: Row | BadRow, shard: Shard, config: CurationConfig) -> tuple[dict[str, Any], Document | None]:
+    """The beginning of one row of the sidecar, and the document to measure; None when there is a fault instead."""
     out: dict[str, Any] = {"row": item.index, "byte_offset": item.offset, "raw_bytes": 0, "source": shard.source}
     if isinstance(item, BadRow):
-        return {**out, "fault": item.reason, "fault_detail": item.detail}
+        return {**out, "fault": item.reason, "fault_detail": item.detail}, None
     document = parse_record(item.record, shard.source)
     if isinstance(document, Document) and len(document.text) > config.max_characters:
         detail = f"{len(document.text)} characters; the limit is {config.max_characters}"
         fault = Fault("document_too_large", detail)
-        return {**out, **_given(document), "fault": fault.reason, "fault_detail": fault.detail}
+        return {**out, **_given(document), "fault": fault.reason, "fault_detail": fault.detail}, None
     if isinstance(document, Fault):
         text = item.record.get("text")
         size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else 0
-        return {**out, "raw_bytes": size, "fault": document.reason, "fault_detail": document.detail}
-    measured = signals.measure(document.text, document.kind, config)
+        return {**out, "raw_bytes": size, "fault": document.reason, "fault_detail": document.detail}, None
+    return {**out, **_given(document)}, document
+
+
+def _measured(batch: list[tuple[dict[str, Any], Document | None]], config: CurationConfig) -> pa.Table:
+    """Rows of the sidecar."""
+    documents = [document for _, document in batch if document]
+    found = signals.measure_all([(document.text, document.kind) for document in documents], config)
+    signatures = [signature(measured.text, config.dedup) for measured in found]
+    sketched = iter(zip(found, signatures, strict=True))
+    rows = [{**row, **_signals(*next(sketched))} if document else row for row, document in batch]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _signals(measured: signals.Measured, sketch: np.ndarray) -> dict[str, Any]:
+    spans = measured.spans
     return {
-        **out,
-        **_given(document),
         "language": measured.language,
         "kind": measured.kind,
         "normalised_bytes": len(measured.text.encode()),
-        "cut_bytes": sum(len(measured.text[span.start : span.end].encode()) for span in measured.spans),
-        "nothing_left": bool(measured.spans) and not signals.cut(measured.text, measured.spans).strip(),
-        "spans": [{"start": span.start, "end": span.end, "rule": span.rule} for span in measured.spans],
-        "signature": signature(measured.text, config.dedup).tobytes(),
+        "cut_bytes": sum(len(measured.text[span.start : span.end].encode()) for span in spans),
+        "nothing_left": bool(spans) and not signals.cut(measured.text, spans).strip(),
+        "spans": [{"start": span.start, "end": span.end, "rule": span.rule} for span in spans],
+        "signature": sketch.tobytes(),
         **measured.values,
     }
 

@@ -5,9 +5,11 @@ code rules of StarCoder (Li et al. 2023). Shares are of the unit in the name and
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import ahocorasick_rs
 import numpy as np
 
 from tasks.curation.chinese import split_chinese
@@ -18,7 +20,7 @@ from tasks.curation.lexicon import lexicon_hits
 from tasks.curation.program_text import looks_like_code
 from tasks.curation.text import normalise
 from tasks.curation.text_kernels import TextCounts, text_counts
-from tasks.curation.word_kernels import DUPLICATE, TOP, lower_case_hashes, split_words, word_counts
+from tasks.curation.word_kernels import DUPLICATE, TOP, WordCounts, lower_case_hashes, split_words, word_counts
 from tasks.errors import ConfigError
 
 CODE_VERSION = 2  # raise when any signal's value may change
@@ -95,17 +97,46 @@ def check_signals(config: CurationConfig, where: str) -> None:
 
 def measure(raw: str, kind: str | None, config: CurationConfig) -> Measured:
     """Every signal of one raw text. `kind` is the owner's word for it, or None to tell from the text."""
-    text = normalise(raw)
-    points, table = code_points(text), classes()
-    kind = kind or ("code" if looks_like_code(points, table) else "prose")
-    counts = text_counts(points, table)
-    language, score = identify(text, points, _share(counts.unspaced, counts.letters), config.language)
-    rules = config.rule_set(language, kind) or RuleSet()
-    lowered = _lower_case(text)
-    values = {"language_score": score, "characters": float(len(text))}
-    values |= _characters(text, lowered, counts) | _lines(counts, len(text))
-    values |= _words(points, counts, language, rules) | _safety(text, rules)
-    return Measured(text, language, kind, values, _cut_lines(text, lowered, rules))
+    return measure_all([(raw, kind)], config)[0]
+
+
+def measure_all(raws: Sequence[tuple[str, str | None]], config: CurationConfig) -> list[Measured]:
+    """Every signal of many raw texts, each with its owner's word for its kind.
+
+    Stage by stage over all texts: the language model, the dictionary and the word list are larger than what a text
+    needs, and would drive one another out of the processor's cache.
+    """
+    texts = [normalise(raw) for raw, _ in raws]
+    table = classes()
+    points = [code_points(text) for text in texts]
+    kinds = [
+        kind or ("code" if looks_like_code(own, table) else "prose")
+        for (_, kind), own in zip(raws, points, strict=True)
+    ]
+    counts = [text_counts(own, table) for own in points]
+    found = [
+        identify(text, own, _share(count.unspaced, count.letters), config.language)
+        for text, own, count in zip(texts, points, counts, strict=True)
+    ]
+    rules = [config.rule_set(language, kind) or RuleSet() for (language, _), kind in zip(found, kinds, strict=True)]
+    spans = [
+        split_chinese(own, table) if language == "zh" else split_words(own, table)
+        for own, (language, _) in zip(points, found, strict=True)
+    ]
+    words = [
+        word_counts(own, span, table, lower_case(), _word_hashes(tuple(rule_set.stop_words)))
+        for own, span, rule_set in zip(points, spans, rules, strict=True)
+    ]
+    safety = [_safety(text, rule_set) for text, rule_set in zip(texts, rules, strict=True)]
+    out = []
+    for number, text in enumerate(texts):
+        (language, score), count, lowered = found[number], counts[number], _lower_case(text)
+        values = {"language_score": score, "characters": float(len(text))}
+        values |= _characters(text, lowered, count) | _lines(count, len(text))
+        values |= _words(words[number], count, len(text)) | safety[number]
+        cuts = _cut_lines(text, lowered, rules[number])
+        out.append(Measured(text, language, kinds[number], values, cuts))
+    return out
 
 
 def _share(part: float, whole: float) -> float:
@@ -154,11 +185,8 @@ def _lines(counts: TextCounts, total: int) -> dict[str, float]:
     }
 
 
-def _words(points: np.ndarray, counts: TextCounts, language: str, rules: RuleSet) -> dict[str, float]:
+def _words(words: WordCounts, counts: TextCounts, total: int) -> dict[str, float]:
     """Gopher's word rules and n-gram repetition."""
-    table, total = classes(), len(points)
-    spans = split_chinese(points, table) if language == "zh" else split_words(points, table)
-    words = word_counts(points, spans, table, lower_case(), _word_hashes(tuple(rules.stop_words)))
     return {
         "words": float(words.words),
         "mean_word_length": _share(words.word_characters, words.words),
@@ -190,10 +218,17 @@ def _safety(text: str, rules: RuleSet) -> dict[str, float]:
     return {"lexicon_hits": float(hits), "lexicon_characters": _share(characters, len(text))}
 
 
+@lru_cache(maxsize=16)
+def _automaton(phrases: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
+    return ahocorasick_rs.BytesAhoCorasick(
+        [phrase.encode() for phrase in phrases], implementation=ahocorasick_rs.Implementation.DFA
+    )
+
+
 def _cut_lines(text: str, lowered: bytes, rules: RuleSet) -> list[Span]:
     """Lines that hold a phrase of a `cut_lines` rule, with their line break."""
-    phrases = [phrase for found in rules.cut_lines.values() for phrase in found]
-    if all(map(str.isascii, phrases)) and not any(phrase.encode() in lowered for phrase in phrases):
+    phrases = tuple(phrase for found in rules.cut_lines.values() for phrase in found)
+    if all(map(str.isascii, phrases)) and not _automaton(phrases).find_matches_as_indexes(lowered):
         return []
     spans, start = [], 0
     for line in text.splitlines(keepends=True):
