@@ -141,6 +141,7 @@ def test_killed_tuning_resumes_to_the_bit(spec, full, tmp_path):
     assert read_artifact(made.artifact).hash == read_artifact(full.artifact).hash
 
 
+@pytest.mark.slow
 def test_adapters_apart_and_merged_are_equal_to_the_bit(spec, parent, tmp_path):
     """LoRA under ZeRO-3, stopped early: frozen weights are the parent's, adapters read back give the merged model."""
     stage = SFT | {
@@ -179,6 +180,7 @@ def test_what_tuning_was_worth(full, tmp_path):
     assert "refusals 0% → 5%" in (tmp_path / "gate" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_adaptation_gains_in_the_domain_and_loses_little_elsewhere(spec, tmp_path):
     stage = {name: SFT[name] for name in ("processes", "micro_batch", "sequence_length", "heldout_share")}
     stage |= {"name": "adapt", "kind": "adapt", "steps": 100, "checkpoint_every": 50, "categories": ["code"]}
