@@ -20,11 +20,16 @@ from tasks.curation.units import UNITS, band_hashes, identities, packed, unpacke
 def write_members(part: int, work: str) -> dict[str, int]:
     """Pieces `document/members/<part>` and `document/bands/<part>`."""
     run = load_run(work)
-    name = f"{DOCUMENT}/bands/{part:05d}"
-    if (status := read_status(run.store, name)) is not None:
+    if (status := finished_units(run, DOCUMENT, part)) is not None:
         return status
     tables = _survivors(run, part) if part >= len(run.plan.parts) else _documents(run, part)
     return write_units(run, DOCUMENT, part, tables)
+
+
+def finished_units(run: Run, level: str, part: int) -> dict[str, int] | None:
+    """Status of a part's band piece; None when it or the member piece is not finished."""
+    pieces = [read_status(run.store, f"{level}/{step}/{part:05d}") for step in ("members", "bands")]
+    return pieces[1] if all(pieces) else None
 
 
 def write_units(run: Run, level: str, part: int, tables: Iterator[pa.Table]) -> dict[str, int]:

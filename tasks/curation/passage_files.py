@@ -21,7 +21,7 @@ from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation.candidates import documents_of
 from tasks.curation.levels import each, find_duplicates
-from tasks.curation.members import write_units
+from tasks.curation.members import finished_units, write_units
 from tasks.curation.passages import (
     Passage,
     cuts,
@@ -79,7 +79,7 @@ Texts = Iterator[tuple[dict[str, Any], str]]  # a kept document's row of the mem
 def write_paragraphs(part: int, work: str) -> dict[str, int]:
     """Pieces `paragraph/members/<part>` and `paragraph/bands/<part>`: the paragraphs that are long enough."""
     run = load_run(work)
-    if (status := read_status(run.store, f"{PARAGRAPH}/bands/{part:05d}")) is not None:
+    if (status := finished_units(run, PARAGRAPH, part)) is not None:
         return status
     return write_units(run, PARAGRAPH, part, _paragraphs(run, part))
 

@@ -19,7 +19,7 @@ from tasks.corpus.storage import Store, to_json
 from tasks.errors import DataError
 
 SCHEMA_VERSION = 1
-BATCH = 1 << 16  # rows read at a time
+BATCH = 1 << 13  # rows read at a time
 Chunk = tuple[int, pa.Table]  # target, rows
 
 

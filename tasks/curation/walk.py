@@ -93,10 +93,11 @@ def _spooled(pieces: Iterator[pa.Table], file: BinaryIO, budget: int) -> tuple[p
     sizes: list[np.ndarray] = []
     count = 0
     for table in pieces:
-        column = table["shingles"].combine_chunks()
-        lengths = np.array([0 if item is None else len(item) // 8 for item in column.to_pylist()], dtype=np.int64)
-        file.writelines(item for item in column.to_pylist() if item is not None)
-        sizes.append(lengths)
+        for column in table["shingles"].chunks:
+            _, borders, data = column.buffers()
+            offsets = np.frombuffer(borders, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+            file.write(memoryview(data)[offsets[0] : offsets[-1]])
+            sizes.append(np.diff(offsets) // 8)
         count += table.num_rows
         if count * BYTES_A_UNIT > budget // 2:
             raise DataError(
@@ -164,7 +165,7 @@ def _decide_leaders(
     similarity = np.zeros(units.num_rows)
     bands = unpacked(units["bands"], bands_and_rows(config)[0])
     settled = units["settled"].to_numpy(zero_copy_only=False)
-    room = budget // 96  # shingles of a load; the walk needs about 30 bytes for each
+    room = budget // 128  # shingles of a load; the walk needs about 30 bytes for each
     for batch in _batches(units["label"].to_numpy(), leaders, spool.sizes, room):
         walker = _Walker(batch, spool, bands, settled, config, room)
         found, alike = walker.run()

@@ -13,7 +13,7 @@ from tasks.corpus.manifest import Shard
 from tasks.corpus.storage import to_json
 from tasks.curation.config import CurationConfig, DedupConfig
 from tasks.curation.levels import find_duplicates
-from tasks.curation.members import write_units
+from tasks.curation.members import finished_units, write_units
 from tasks.curation.pieces import read_piece
 from tasks.curation.plan import DOCUMENT, NAME, REF_BITS, Plan, load_run
 from tasks.curation.shingles import bands_and_rows, signature
@@ -38,6 +38,8 @@ class Members:
 
     def __call__(self, part: int, work: str) -> dict[str, int]:
         run = load_run(work)
+        if (status := finished_units(run, DOCUMENT, part)) is not None:
+            return status
         config, texts = run.dedup(DOCUMENT), self.texts[part]
         signatures = np.array([signature(text, config) for text in texts]).reshape(-1, config.permutations)
         ids = [bytes.fromhex(doc_id(text)) for text in texts]

@@ -1,0 +1,134 @@
+"""Pieces of work: killed and continued, cut short and made again, and bounded in memory."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from tasks.curation.config import DedupConfig
+from tasks.curation.levels import find_duplicates
+from tasks.curation.plan import DOCUMENT, cut_into_parts
+from tasks.settings import REPOSITORY
+from tests.curation.clustering import losers, plan_texts
+from tests.curation.test_dedup import families, reference
+
+RUN = """
+import sys
+from distributed import Client
+from tasks.curation.levels import find_duplicates
+from tests.curation.clustering import Members
+
+texts = [open(path).read().split("\\x1e") for path in sys.argv[2:]]
+with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    find_duplicates(client, sys.argv[1], "document", Members(texts))
+"""
+
+# One template, with facts of its own in each document. Prints how much memory the steps took beyond a tiny run.
+BOUNDED = """
+import resource, sys
+from pathlib import Path
+import psutil
+from tasks.curation import levels
+from tasks.curation.config import DedupConfig
+from tests.curation.clustering import plan_texts, losers
+
+def one_after_another(client, step, run, parts, *arguments):
+    return [step(part, *arguments) for part in range(parts)]
+
+def texts(count):
+    frame = " ".join(f"word{n}" for n in range(50))
+    for number in range(count):
+        yield f"{frame} {' '.join(f'fact{number}x{n}' for n in range(10))}"
+
+levels.each = one_after_another
+folder, count, budget, parts = Path(sys.argv[1]), *map(int, sys.argv[2:])
+config = DedupConfig(memory_budget=budget)
+work, members = plan_texts(folder / "tiny", list(texts(50)), config, 1)
+levels.find_duplicates(None, work, "document", members)
+work, members = plan_texts(folder / "large", list(texts(count)), config, parts)
+before = psutil.Process().memory_info().rss >> 20
+found = levels.find_duplicates(None, work, "document", members)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+print(found["candidates"], len(losers(work, parts)), peak - before)
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+
+
+def test_a_killed_run_goes_on_where_it_stopped(in_process: Client, tmp_path: Path) -> None:
+    texts = families(120)
+    work, members = plan_texts(tmp_path, texts)
+    paths = []
+    for number, part in enumerate(members.texts):
+        paths.append(str(tmp_path / f"{number}.txt"))
+        Path(paths[-1]).write_text("\x1e".join(part))
+    child = subprocess.Popen([sys.executable, "-c", RUN, work, *paths], cwd=REPOSITORY, env=environment())
+    seen = Path(work) / DOCUMENT / "edges-0" / "00000.json"
+    limit = time.monotonic() + 120
+    while not seen.exists() and child.poll() is None and time.monotonic() < limit:
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert seen.exists()
+    finished = {path: path.stat().st_mtime_ns for path in Path(work).rglob("*.json")}
+    find_duplicates(in_process, work, DOCUMENT, members)
+    assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
+    assert sorted(losers(work, 3), key=lambda lost: lost.number) == reference(texts)
+
+
+@pytest.mark.parametrize("step", ["members", "bands", "edges-0", "candidates", "decided"])
+def test_a_piece_that_was_cut_short_is_made_again(in_process: Client, tmp_path: Path, step: str) -> None:
+    texts = families(20)
+    work, members = plan_texts(tmp_path, texts)
+    find_duplicates(in_process, work, DOCUMENT, members)
+    expected = losers(work, 3)
+    folder = Path(work) / DOCUMENT
+    before = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
+    victim = folder / step / "00001.parquet"
+    os.truncate(victim, victim.stat().st_size // 2)
+    find_duplicates(in_process, work, DOCUMENT, members)
+    assert losers(work, 3) == expected
+    assert {path: path.read_bytes() for path in folder.rglob("*.parquet")} == before
+
+
+def bounded(folder: Path, documents: int, budget: int, parts: int) -> tuple[int, int, int]:
+    """Candidates, losers and MiB of memory of a clustering of unlike documents of one template."""
+    program = [sys.executable, "-c", BOUNDED, str(folder), *map(str, (documents, budget, parts))]
+    done = subprocess.run(program, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0, done.stderr[-3000:]
+    candidates, lost, memory = map(int, done.stdout.split())
+    return candidates, lost, memory
+
+
+def test_memory_stays_within_the_budget(tmp_path: Path) -> None:
+    """Thirty thousand documents in one component, whose shingles do not fit in a load."""
+    candidates, lost, memory = bounded(tmp_path, 30_000, 128, 2)
+    assert (candidates, lost) == (30_000, 0)
+    assert memory <= 128
+
+
+@pytest.mark.slow
+def test_a_bucket_with_a_million_members_stays_within_the_budget(tmp_path: Path) -> None:
+    candidates, lost, memory = bounded(tmp_path, 1_000_000, 2048, 2)
+    assert (candidates, lost) == (1_000_000, 0)
+    assert memory <= 2048
+
+
+def test_parts_follow_the_budget_and_not_the_groups() -> None:
+    from tasks.corpus.manifest import Shard
+
+    shards = [Shard(id=str(n), key=f"{n}", size=1, checksum="", group="g") for n in range(40)]
+    small = cut_into_parts(shards, [10] * 40, DedupConfig().memory_budget << 20)
+    assert [len(part) for part in small] == [40]
+    large = cut_into_parts(shards, [50_000] * 40, 64 << 20)
+    assert [len(part) for part in large] == [1] * 40
+    assert [shard for part in large for shard in part] == shards
+    spread = cut_into_parts(shards, [2_000] * 40, DedupConfig().memory_budget << 20)
+    assert len(spread) == 8
