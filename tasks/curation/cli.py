@@ -9,8 +9,11 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
+    from tasks.curation import index_cli
+
     app.command()(curate)
     app.command()(why)
+    index_cli.register(app)
 
 
 def curate(
@@ -20,6 +23,9 @@ def curate(
     workers: Annotated[int | None, typer.Option(min=1, help="Dask worker processes")] = None,
     snapshot: Annotated[
         str | None, typer.Option(help="of folders named YYYY-MM-DD, read this one alone; else the date to put down")
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option(help="folder, or s3://…: drop duplicates of the earlier snapshots that are in it, too")
     ] = None,
 ) -> None:
     """Deduplicate and filter raw shards, with a verdict for every document. Finished work is reused."""
@@ -50,7 +56,7 @@ def curate(
     with dask_client(chosen.workers, chosen.dask_scheduler):
         for group in plan["groups"]:
             compute_signals(output, group, on_progress=_Meter("signals"))
-        clusters = cluster_duplicates(output)
+        clusters = cluster_duplicates(output, index=index)
         found = sum(clusters["duplicates"].values())
         _say(f"duplicates: {found} of {clusters['documents']} documents that pass every rule")
         for group in plan["groups"]:
