@@ -4,7 +4,8 @@ One run curates one **snapshot**: the shards that landed on one date.
 
 1. **choose_snapshot**, **inventory** pick the date, list its shards and freeze their groups in a manifest.
 2. **compute_signals** reads every document once, one mapped task per group: counts, languages, MinHash signatures.
-3. **cluster_duplicates** finds exact and near duplicates over the whole snapshot, from the stored signals.
+3. **cluster_duplicates** finds exact and near duplicates over the whole snapshot and of earlier dates (`<store>/index`)
+   from the stored signals, and paragraphs and sentences that repeat within the snapshot.
 4. **write_verdicts** decides on every document (kept, dropped, quarantined, with every rule that failed) and writes the
    curated text, one mapped task per group.
 5. **publish** checks that nothing was lost (read = kept + dropped + quarantined) and seals the corpus.
@@ -66,7 +67,13 @@ with DAG(
             if wanted or not partition:
                 raise  # a person asked for it
             raise AirflowSkipException(str(nothing)) from None
-        return {"snapshot": snapshot, "landing": landing, "output": join(config.store, "corpus", snapshot)}
+        return {
+            "snapshot": snapshot,
+            "landing": landing,
+            "output": join(config.store, "corpus", snapshot),
+            # A folder without dates is read as a whole each time: its documents are no duplicates of themselves.
+            "index": join(config.store, "index") if landing.rstrip("/").endswith(f"/{snapshot}") else "",
+        }
 
     @task(**policies.CURATION)
     def inventory(snapshot: str, landing: str, output: str) -> list[str]:
@@ -97,12 +104,14 @@ with DAG(
         )
 
     @task(**policies.CURATION)
-    def cluster_duplicates(output: str) -> dict[str, Any]:
-        """Find exact and near duplicates over the whole snapshot."""
+    def cluster_duplicates(output: str, index: str) -> dict[str, Any]:
+        """Find exact and near duplicates over the whole snapshot, and of survivors of earlier ones in the index."""
         from tasks.curation import steps
 
         config = settings()
-        return steps.cluster_duplicates(output, workers=config.workers, scheduler=config.dask_scheduler)
+        return steps.cluster_duplicates(
+            output, index=index or None, workers=config.workers, scheduler=config.dask_scheduler
+        )
 
     @task(
         map_index_template=GROUP,
@@ -140,7 +149,7 @@ with DAG(
     output = chosen["output"]
     groups = inventory(chosen["snapshot"], chosen["landing"], output)
     signals = compute_signals.partial(output=output).expand(group=groups)
-    clusters = cluster_duplicates(output)
+    clusters = cluster_duplicates(output, chosen["index"])
     verdicts = write_verdicts.partial(output=output).expand(group=groups)
     published: Any = publish(output)
     gate = GateOperator(

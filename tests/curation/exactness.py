@@ -30,6 +30,7 @@ SOURCES = {
 STEP = 0.05
 LOWEST = 0.5
 VARIANTS = 8
+PARTS = 3
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def measure(texts: list[str], client: Client, folder: Path) -> Measured:
             low = min(int(similarity / STEP + 1e-9), round(1 / STEP) - 1) * round(100 * STEP)
             pairs[low] += 1
             found[low] += bool((hashes[left] == hashes[right]).any())
-    lost = cluster_texts(client, folder, texts)
+    lost = cluster_texts(client, folder, texts, parts=PARTS)
     rightly = sum(exact[tuple(sorted((item.number, item.twin)))] >= CONFIG.threshold for item in lost)
     should = _walk(texts, exact)
     agreed = len(should & {item.number for item in lost})
@@ -125,7 +126,8 @@ def _walk(texts: list[str], exact: dict[tuple[int, int], float]) -> set[int]:
             similar.setdefault(right, []).append(left)
     kept: set[int] = set()
     dropped: set[int] = set()
-    for number in sorted(range(len(texts)), key=lambda n: (-len(texts[n]), doc_id(texts[n]))):
+    order = sorted(range(len(texts)), key=lambda n: (-len(texts[n]), doc_id(texts[n]), n % PARTS, n // PARTS))
+    for number in order:
         (dropped if kept & set(similar.get(number, [])) else kept).add(number)
     return dropped
 
