@@ -23,3 +23,7 @@ class StorageError(AthanorError):
 
 class UnreadableError(StorageError):
     """One object that cannot be read, although its store answers: it is quarantined where others can go on."""
+
+
+class ClusterError(AthanorError):
+    """Dask workers or a scheduler that are gone. What was finished is kept; the same step goes on from there."""

@@ -4,7 +4,8 @@ Lineage from a model down to the shards is a walk over these files; see `tasks.c
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -107,6 +108,23 @@ def read_artifact(uri: str) -> Artifact:
     if artifact.hash != _hash(artifact):
         raise DataError(f"{path}: its hash does not fit its content; the file was changed after it was written")
     return artifact
+
+
+def withdraw(uri: str) -> None:
+    """Take `artifact.json` away, before files that it lists are replaced: until it is written again, there is none."""
+    open_store(uri).delete(NAME)
+
+
+@contextmanager
+def unchanged(uri: str) -> Iterator[Artifact]:
+    """The artifact at a URI, for as long as its files are read.
+
+    Raises DataError at the end when it was withdrawn or replaced meanwhile: what was read may be a mixture.
+    """
+    artifact = read_artifact(uri)
+    yield artifact
+    if not exists(join(uri, NAME)) or read_artifact(uri).hash != artifact.hash:
+        raise DataError(f"{uri}: was published again while it was read; run this again")
 
 
 def verify_artifact(uri: str) -> Artifact:

@@ -37,6 +37,7 @@ def curate(
         inventory,
         publish,
         snapshots,
+        whole_run,
         write_verdicts,
     )
     from tasks.errors import ConfigError
@@ -53,7 +54,7 @@ def curate(
         input = dates[snapshot]
     plan = inventory(input, output, date, curation=chosen.curation, max_groups=chosen.max_groups)
     _say(f"{plan['shards']} shards, {plan['bytes'] / 1e6:.1f} MB, snapshot {date}")
-    with dask_client(chosen.workers, chosen.dask_scheduler):
+    with whole_run(output, plan["work"]), dask_client(chosen.workers, chosen.dask_scheduler):
         for group in plan["groups"]:
             compute_signals(output, group, on_progress=_Meter("signals"))
         clusters = cluster_duplicates(output, index=index)
@@ -61,7 +62,7 @@ def curate(
         _say(f"duplicates: {found} of {clusters['documents']} documents that pass every rule")
         for group in plan["groups"]:
             write_verdicts(output, group, on_progress=_Meter("verdicts"))
-    publish(output)
+        publish(output)
     _summary(output)
 
 

@@ -1,16 +1,21 @@
 """Dask for one step: an external scheduler by address, or a small cluster of processes of our own."""
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+import dask
 from distributed import Client, as_completed
 from distributed.deploy.subprocess import SubprocessCluster
 
+from tasks.errors import ClusterError
 from tasks.settings import REPOSITORY
 
+NO_WORKERS = 120.0  # seconds without a worker after which a step fails; workers of a busy machine start slowly
 Item = TypeVar("Item")
 _active: ContextVar[Client | None] = ContextVar("dask_client", default=None)
 
@@ -32,18 +37,33 @@ def dask_client(workers: int, scheduler: str | None = None) -> Iterator[Client]:
         return
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *(part for part in path if part)])
-    with (
-        SubprocessCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            dashboard_address=None,  # type: ignore[arg-type]  # None turns it off, as its documentation says
-            scheduler_kwargs={"idle_timeout": "1 hour"},
-            worker_kwargs={"death_timeout": "60 seconds"},
-        ) as cluster,
-        Client(cluster, timeout="60s") as client,
-        _activated(client),
-    ):
-        yield client
+    lost = False
+    cluster = SubprocessCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        dashboard_address=None,  # type: ignore[arg-type]  # None turns it off, as its documentation says
+        scheduler_kwargs={"idle_timeout": "1 hour"},
+        worker_kwargs={"death_timeout": "60 seconds"},
+    )
+    try:
+        with Client(cluster, timeout="60s") as client, _activated(client):
+            try:
+                yield client
+            finally:
+                lost = client.status != "running"
+    finally:
+        _end(cluster, lost)
+
+
+def _end(cluster: SubprocessCluster, lost: bool) -> None:
+    """End the cluster's processes. One whose scheduler was `lost` cannot be asked to."""
+    if not lost:
+        cluster.close()
+        return
+    for worker in list(cluster.workers.values()):
+        cluster.sync(worker.close)
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), suppress(OSError, TimeoutError):
+        cluster.close()
 
 
 @contextmanager
@@ -65,7 +85,8 @@ def map_shards(
     """`function(item, *arguments)` for every item, spread over the workers.
 
     Returns the results in the order of `items` (of those that succeeded), and the items that failed with their
-    errors. One item's failure, a killed worker included, is never another's.
+    errors. One item's failure, a killed worker included, is never another's. Raises ClusterError when the scheduler is
+    gone, or no worker has been there for NO_WORKERS seconds.
     """
     if not items:
         return [], []
@@ -73,14 +94,45 @@ def map_shards(
     position = {future.key: number for number, future in enumerate(futures)}
     results: dict[int, Any] = {}
     failures: dict[int, Exception] = {}
-    for future in as_completed(futures):
-        number = position[future.key]
-        error = future.exception()
-        if error is None:
-            results[number] = future.result()
-            if on_done:
-                on_done(items[number], results[number])
-        else:
-            failures[number] = error
-        future.release()
+    with _watched(client, futures):
+        for future in as_completed(futures):
+            number = position[future.key]
+            if future.cancelled():
+                raise ClusterError(
+                    f"the Dask {'workers are' if client.status == 'running' else 'scheduler is'} gone, with "
+                    f"{len(items) - len(results) - len(failures)} of {len(items)} pieces not done; run the step again"
+                )
+            error = future.exception()
+            if error is None:
+                results[number] = future.result()
+                if on_done:
+                    on_done(items[number], results[number])
+            else:
+                failures[number] = error
+            future.release()
     return [results[n] for n in sorted(results)], [(items[n], failures[n]) for n in sorted(failures)]
+
+
+@contextmanager
+def _watched(client: Client, futures: list[Any]) -> Iterator[None]:
+    """Cancel the futures when no worker is there for long: else they would be waited for without end."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        missing_since: float | None = None
+        while not ended.wait(1):
+            if client.status != "running" or client.scheduler_info()["workers"]:
+                missing_since = None
+                continue
+            missing_since = missing_since or time.monotonic()
+            if time.monotonic() - missing_since > NO_WORKERS:
+                client.cancel(futures, force=True)
+                return
+
+    thread = threading.Thread(target=watch, name="Dask workers", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

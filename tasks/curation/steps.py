@@ -4,14 +4,16 @@ Every step is idempotent: it recognises finished work by its content key and doe
 tasks; `python -m tasks curate` runs them one after another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tasks.corpus.artifact import content_hash, write_artifact
+from tasks.corpus.artifact import content_hash, withdraw, write_artifact
+from tasks.corpus.lease import Lease
 from tasks.corpus.manifest import DATE, Manifest, Shard, read_manifest, take_inventory, total_bytes
 from tasks.corpus.manifest import NAME as MANIFEST
 from tasks.corpus.shards import is_shard
-from tasks.corpus.storage import join, open_store, write_json
+from tasks.corpus.storage import join, open_store, to_json, write_json
 from tasks.curation import signal_files, signals, verdict_files, walk
 from tasks.curation.cluster import dask_client, map_shards
 from tasks.curation.config import CurationConfig, load_curation
@@ -23,6 +25,7 @@ from tasks.errors import ConfigError, DataError, StorageError
 
 Progress = Callable[[dict[str, Any]], None]
 CODE_VERSION = 1
+REPORT = "report.json"
 
 
 def snapshots(landing: str) -> dict[str, str]:
@@ -48,17 +51,42 @@ def snapshots(landing: str) -> dict[str, str]:
 def inventory(
     landing: str, output: str, snapshot: str, *, curation: str = "default", max_groups: int = 64
 ) -> dict[str, Any]:
-    """List the snapshot's shards and write the manifest. The groups it names are what later steps map over."""
+    """List the snapshot's shards and write the manifest. The groups it names are what later steps map over.
+
+    Raises StorageError when another run is at work on this output.
+    """
     config = load_curation(curation)
     _apart(landing, output)
     manifest = take_inventory(landing, snapshot, config.model_dump(), max_groups)
-    write_json(join(output, MANIFEST), manifest.model_dump())
+    with _at_work(output, manifest):
+        write_json(join(output, MANIFEST), manifest.model_dump())
     return {
         "manifest": join(output, MANIFEST),
+        "work": _work(manifest),
         "groups": manifest.groups,
         "shards": len(manifest.shards),
         "bytes": total_bytes(manifest.shards),
     }
+
+
+def _work(manifest: Manifest) -> str:
+    return content_hash(manifest.model_dump())
+
+
+def _at_work(output: str, manifest: Manifest, *, exclusive: bool = True) -> Lease:
+    return Lease(output, _work(manifest), f"curation of snapshot {manifest.snapshot}", exclusive=exclusive)
+
+
+@contextmanager
+def whole_run(output: str, work: str) -> Iterator[None]:
+    """Hold the output from one step to the next. `work` is what the inventory returned.
+
+    Raises StorageError when another run is at work there, or has begun since the inventory.
+    """
+    with Lease(output, work, f"curation of snapshot {read_manifest(output).snapshot}"):
+        if _work(read_manifest(output)) != work:
+            raise StorageError(f"{output}: another run has begun here since; wait for its end, or name another output")
+        yield
 
 
 def _apart(landing: str, output: str) -> None:
@@ -106,7 +134,7 @@ def cluster_duplicates(
         raise DataError(
             f"{len(missing)} shards have no signals yet, e.g. {missing[0]}; clear their group and run it again"
         )
-    with dask_client(workers, scheduler) as client:
+    with _at_work(output, manifest), dask_client(workers, scheduler) as client:
         return cluster(manifest, config, output, client, index)
 
 
@@ -153,7 +181,7 @@ def _each_shard(
                 }
             )
 
-    with dask_client(workers, scheduler) as client:
+    with _at_work(output, manifest, exclusive=False), dask_client(workers, scheduler) as client:
         results, failures = map_shards(
             client, step, shards, manifest.landing, open_store(output).uri, config.model_dump(), on_done=report
         )
@@ -169,8 +197,16 @@ def _each_shard(
 
 
 def publish(output: str) -> dict[str, Any]:
-    """Add all counts up, check that nothing is lost, write `report.json` and the corpus's `artifact.json`."""
+    """Add all counts up, check that nothing is lost, write `report.json` and the corpus's `artifact.json`.
+
+    While files are replaced there is no `artifact.json`, so that nobody takes a mixture of two runs for a corpus.
+    """
     manifest, config = _load(output)
+    with _at_work(output, manifest) as lease:
+        return _publish(output, manifest, config, lease)
+
+
+def _publish(output: str, manifest: Manifest, config: CurationConfig, lease: Lease) -> dict[str, Any]:
     store = open_store(output)
     wanted = {shard.id for shard in manifest.shards}
     statuses = []
@@ -181,13 +217,20 @@ def publish(output: str) -> dict[str, Any]:
                 f"{shard.key}: no verdicts of this configuration, or damaged ones; clear the verdicts of {shard.group}"
             )
         statuses.append(status)
-    for folder in ("curated", "verdicts", "status"):  # of shards that an earlier run had and this one has not
-        for entry in list(store.list(f"{folder}/")):
-            if entry.key.split("/")[1].split(".")[0] not in wanted:
-                store.delete(entry.key)
     clusters = read_summary(store)
     report = add_up(manifest.snapshot, statuses, clusters)
-    write_json(join(output, "report.json"), report)
+    lease.check()
+    stale = [  # files of shards that an earlier run had and this one has not
+        entry.key
+        for folder in ("curated", "verdicts", "status")
+        for entry in store.list(f"{folder}/")
+        if entry.key.split("/")[1].split(".")[0] not in wanted
+    ]
+    if stale or not store.exists(REPORT) or store.read(REPORT) != to_json(report):
+        withdraw(output)
+        for key in stale:
+            store.delete(key)
+        store.write(REPORT, to_json(report))
     versions = [
         CODE_VERSION,
         signals.CODE_VERSION,
@@ -197,7 +240,7 @@ def publish(output: str) -> dict[str, Any]:
     ]
     artifact = write_artifact(
         output,
-        only=("curated/", "verdicts/", "report.json"),
+        only=("curated/", "verdicts/", REPORT),
         replace=True,
         kind="corpus",
         stage="curate",

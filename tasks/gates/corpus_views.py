@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.corpus.artifact import Artifact, read_artifact
+from tasks.corpus.artifact import Artifact, unchanged
 from tasks.corpus.parquet import open_parquet, read_batches
 from tasks.corpus.storage import Store, join, open_store
 from tasks.errors import DataError
@@ -26,19 +26,18 @@ COLUMNS = ["doc_id", "text", "source", "language", "language_score", "kind", "sh
 def read_corpus(uri: str) -> Subject:
     """Views `summary` (one row), `shards` (a row each, all of them), `documents` (up to SAMPLE_ROWS).
 
-    Raises DataError when the folder holds no finished corpus.
+    Raises DataError when the folder holds no finished corpus, or one that is replaced while it is read.
     """
-    artifact, report, store = read_artifact(uri), read_object(join(uri, "report.json")), open_store(uri)
-    files = {entry.key: entry.size for entry in store.list("curated/") if entry.key.endswith(".parquet")}
-    rows = _rows_of(store, sorted(files))
-    return Subject(
-        artifact.hash,
-        {
+    with unchanged(uri) as artifact:
+        report, store = read_object(join(uri, "report.json")), open_store(uri)
+        files = {entry.key: entry.size for entry in store.list("curated/") if entry.key.endswith(".parquet")}
+        rows = _rows_of(store, sorted(files))
+        views = {
             "summary": [{**summary(report), **_files_summary(artifact, files), "rows_written": sum(rows.values())}],
             "shards": [shard_row(shard) for shard in report.get("shards", [])],
             "documents": _sample(store, rows, artifact.hash),
-        },
-    )
+        }
+    return Subject(artifact.hash, views)
 
 
 def summary(report: dict[str, Any]) -> dict[str, Any]:

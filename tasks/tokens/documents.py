@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
+from tasks.corpus.artifact import unchanged
 from tasks.corpus.parquet import open_parquet, read_batches
 from tasks.corpus.storage import join, open_store
 from tasks.errors import DataError
@@ -36,25 +37,31 @@ class CuratedDocument:
 def read_documents(corpus: str) -> Iterator[CuratedDocument]:
     """Every document of `corpus`/curated/*.parquet, in the order of file names and rows.
 
-    Raises DataError when there is no curated shard, or one lacks a column.
+    Raises DataError when there is no published corpus, a shard lacks a column, or the corpus is published again
+    before the last document was read.
     """
-    store = open_store(join(corpus, "curated"))
-    keys = [entry.key for entry in store.list() if entry.key.endswith(".parquet")]
-    if not keys:
-        raise DataError(f"{store.uri}: no curated shard (*.parquet); publish the corpus first")
-    for key in keys:
-        with store.open(key) as stream:
-            try:
-                file = open_parquet(stream)
-                missing = sorted(set(COLUMNS) - set(file.schema_arrow.names))
-                if missing:
-                    raise DataError(f"{join(store.uri, key)}: no column {', '.join(missing)}; is this a curated shard?")
-                there = [*COLUMNS, *(name for name in OPTIONAL if name in file.schema_arrow.names)]
-                for batch in read_batches(file, 512, columns=there):
-                    for row in batch.to_pylist():
-                        yield CuratedDocument(**{**row, "tier": row.get("tier") or ""})
-            except pa.ArrowException as error:
-                raise DataError(f"{join(store.uri, key)}: not readable as Parquet: {error}") from error
+    store = open_store(corpus)
+    with unchanged(corpus) as artifact:
+        keys = [key for key in sorted(artifact.files) if key.startswith("curated/") and key.endswith(".parquet")]
+        if not keys:
+            raise DataError(f"{corpus}: no curated shard (curated/*.parquet); publish the corpus first")
+        for key in keys:
+            with store.open(key) as stream:
+                yield from _read_file(stream, join(corpus, key))
+
+
+def _read_file(stream: BinaryIO, uri: str) -> Iterator[CuratedDocument]:
+    try:
+        file = open_parquet(stream)
+        missing = sorted(set(COLUMNS) - set(file.schema_arrow.names))
+        if missing:
+            raise DataError(f"{uri}: no column {', '.join(missing)}; is this a curated shard?")
+        there = [*COLUMNS, *(name for name in OPTIONAL if name in file.schema_arrow.names)]
+        for batch in read_batches(file, 512, columns=there):
+            for row in batch.to_pylist():
+                yield CuratedDocument(**{**row, "tier": row.get("tier") or ""})
+    except pa.ArrowException as error:
+        raise DataError(f"{uri}: not readable as Parquet: {error}") from error
 
 
 def fraction(identity: str, salt: str) -> float:

@@ -93,7 +93,7 @@ def test_shard_that_was_cut_is_refused(documents, tokenizer, tmp_path):
 
 
 def test_missing_corpus_is_said(tmp_path):
-    with pytest.raises(DataError, match="no curated shard"):
+    with pytest.raises(DataError, match="no artifact here"):
         next(read_documents(str(tmp_path)))
 
 
