@@ -1,11 +1,13 @@
 """The curation configuration: a typed model of the files in `data_contracts/curation`."""
 
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.corpus.artifact import content_hash
+from tasks.corpus.document import KINDS
 from tasks.errors import ConfigError
 from tasks.settings import StrictModel, load_yaml, named_file
 
@@ -89,6 +91,28 @@ class RuleSet(StrictModel):
     lexicon_allow: list[str] = Field(default_factory=list, description="terms that are not to count, with good reason")
 
 
+class Override(StrictModel):
+    """Other thresholds for the documents of a source, a kind, a language, or what all those given have in common."""
+
+    source: str | None = None
+    kind: Literal[KINDS] | None = None  # type: ignore[valid-type]
+    language: str | None = None
+    bounds: dict[str, Bound] = Field(default_factory=dict, description="rules to add or to replace by name")
+    without: list[str] = Field(default_factory=list, description="rules that do not hold here")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Override":
+        if not (self.source or self.kind or self.language):
+            raise ValueError("an override needs a 'source', a 'kind' or a 'language'; else change the rules themselves")
+        if not (self.bounds or self.without):
+            raise ValueError("an override needs 'bounds' or 'without'")
+        return self
+
+    def fits(self, language: str, kind: str, source: str) -> bool:
+        wanted = (self.language, self.kind, self.source)
+        return all(want in (None, own) for want, own in zip(wanted, (language, kind, source), strict=True))
+
+
 class CurationConfig(StrictModel):
     """Everything that decides what is kept. Its hash is part of every content key."""
 
@@ -98,6 +122,18 @@ class CurationConfig(StrictModel):
     language: LanguageConfig = LanguageConfig()
     dedup: DedupConfig = DedupConfig()
     rules: dict[str, RuleSet] = Field(description="language code, or 'code' for the kind, → rules")
+    overrides: list[Override] = Field(default_factory=list, description="in this order; later ones win")
+
+    @model_validator(mode="after")
+    def _known_rules(self) -> "CurationConfig":
+        known = {rule for rule_set in self.rules.values() for rule in rule_set.bounds}
+        for number, override in enumerate(self.overrides):
+            for rule in override.without:
+                if rule not in known:
+                    near = get_close_matches(rule, known, n=1)
+                    hint = f"did you mean {near[0]!r}?" if near else f"rules: {', '.join(sorted(known))}"
+                    raise ValueError(f"overrides.{number}.without: no rule is named {rule!r}; {hint}")
+        return self
 
     @cached_property
     def hash(self) -> str:
@@ -108,11 +144,24 @@ class CurationConfig(StrictModel):
         """Hash of what signals depend on: thresholds are left out, so they can be cut again for nothing."""
         rules = {name: rule.model_dump(exclude={"bounds"}) for name, rule in self.rules.items()}
         signatures = self.dedup.model_dump(include={"words", "characters", "permutations", "seed"})
-        return content_hash({**self.model_dump(exclude={"rules"}), "dedup": signatures, "rules": rules})
+        return content_hash({**self.model_dump(exclude={"rules", "overrides"}), "dedup": signatures, "rules": rules})
 
     def rule_set(self, language: str, kind: str) -> RuleSet | None:
         """The rules of a document; None when its language has none."""
         return self.rules.get("code" if kind == "code" else language)
+
+    def bounds(self, language: str, kind: str, source: str) -> dict[str, Bound] | None:
+        """Rule → bound for one document, overrides applied; None when its language has no rules."""
+        rule_set = self.rule_set(language, kind)
+        if rule_set is None:
+            return None
+        bounds = dict(rule_set.bounds)
+        for override in self.overrides:
+            if override.fits(language, kind, source):
+                bounds |= override.bounds
+                for rule in override.without:
+                    bounds.pop(rule, None)
+        return bounds
 
 
 def load_curation(name: str) -> CurationConfig:

@@ -87,12 +87,14 @@ def check_signals(config: CurationConfig, where: str) -> None:
     """Raise ConfigError when a rule reads a signal that does not exist."""
     import difflib
 
-    for name, rule_set in config.rules.items():
-        for rule, bound in rule_set.bounds.items():
+    sets = {f"rules.{name}": rule_set.bounds for name, rule_set in config.rules.items()}
+    sets |= {f"overrides.{number}": override.bounds for number, override in enumerate(config.overrides)}
+    for name, bounds in sets.items():
+        for rule, bound in bounds.items():
             if bound.signal not in NAMES:
                 near = difflib.get_close_matches(bound.signal, NAMES, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"signals: {', '.join(sorted(NAMES))}"
-                raise ConfigError(f"{where}: rules.{name}.bounds.{rule}: unknown signal '{bound.signal}'; {hint}")
+                raise ConfigError(f"{where}: {name}.bounds.{rule}: unknown signal '{bound.signal}'; {hint}")
 
 
 def measure(raw: str, kind: str | None, config: CurationConfig) -> Measured:
