@@ -115,3 +115,30 @@ def test_levels_that_are_not_configured_do_nothing(tmp_path: Path) -> None:
     write_shard(tmp_path / "in" / "a" / "1.jsonl", [{"text": text, "id": str(n)} for n, text in enumerate(texts)])
     run(tmp_path / "in", tmp_path / "out", lenient(tmp_path, paragraphs=None, sentences=None))
     assert all(LICENCE in row["text"] for row in rows(tmp_path / "out", "curated").values())
+
+
+def test_neither_the_shards_order_nor_the_parts_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same documents in shards of other names and sizes, in one part and in many."""
+    noise = random.Random(3)
+    texts = []
+    for n in range(40):
+        body = [english(n), LICENCE if n % 5 == 0 else english(100 + n, 3), f"{english(n + 50, 3)} {TAKE}"]
+        texts += [{"text": "\n\n".join(body), "id": f"{n}"}]
+        texts += [{"text": "\n\n".join(body) + " And more.", "id": f"{n} longer"}] * (n % 4 == 0)
+        texts += [{"text": "\n\n".join(body), "id": f"{n} copy"}] * (n % 3 == 0)
+    outcomes = []
+    for shards, worth in ((1, 2_000), (4, 1)):
+        monkeypatch.setattr("tasks.curation.plan.WORTH", worth)
+        folder = tmp_path / f"{shards}"
+        noise.shuffle(texts)
+        for number in range(shards):
+            write_shard(folder / "in" / "web" / f"{noise.randrange(10**9)}.jsonl.zst", texts[number::shards])
+        run(folder / "in", folder / "out", lenient(folder))
+        kept = {name: row["text"] for name, row in rows(folder / "out", "curated").items()}
+        lost = {
+            name: [(reason["rule"], reason["value"]) for reason in row["reasons"]] + [row["twin_id"]]
+            for name, row in rows(folder / "out", "verdicts").items()
+        }
+        outcomes.append((kept, lost))
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0][0]) < len(texts) - 15
