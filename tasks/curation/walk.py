@@ -94,9 +94,12 @@ def _spooled(pieces: Iterator[pa.Table], file: BinaryIO, budget: int) -> tuple[p
     count = 0
     for table in pieces:
         for column in table["shingles"].chunks:
+            if not len(column):
+                continue
             _, borders, data = column.buffers()
             offsets = np.frombuffer(borders, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
-            file.write(memoryview(data)[offsets[0] : offsets[-1]])
+            if offsets[-1] > offsets[0]:  # else all of them are copies of units elsewhere, and there may be no data
+                file.write(memoryview(data)[offsets[0] : offsets[-1]])
             sizes.append(np.diff(offsets) // 8)
         count += table.num_rows
         if count * BYTES_A_UNIT > budget // 2:

@@ -149,6 +149,12 @@ def test_short_texts_are_duplicates_only_when_equal(in_process: Client, tmp_path
     assert [(item.number, item.rule, item.similarity) for item in found] in ([(2, "exact", 1.0)], [(0, "exact", 1.0)])
 
 
+def test_a_thousand_copies_of_one_text_keep_one(in_process: Client, tmp_path: Path) -> None:
+    text = " ".join(document(3))
+    found = cluster_texts(in_process, tmp_path, [text] * 1000 + [" ".join(document(4))])
+    assert [(item.number, item.twin, item.rule) for item in found] == [(n, 0, "exact") for n in range(1, 1000)]
+
+
 def test_no_twin_is_itself_dropped(in_process: Client, tmp_path: Path) -> None:
     """A copy of a text that lost to a similar one names the survivor, with the verified similarity."""
     base = document(5)
