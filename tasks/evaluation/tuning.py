@@ -11,7 +11,6 @@ from tasks.corpus.lineage import walk
 from tasks.corpus.storage import fetch_folder
 from tasks.training.plan import StageSpec
 from tasks.training.recipe import AdaptStage, TuningStage
-from tasks.training.tuning import STANDARD_MIXTURE
 
 SAMPLES = 3
 GENERAL_SEQUENCES = {"sft": 16, "adapt": 64}  # of pretraining's held-out split: 3% must be seen surely in the latter
@@ -104,18 +103,17 @@ def general(spec: StageSpec, model: Any, parent: Any, tokenizer: Any, scratch: P
 
 def proposal(config: TuningStage, harmful_refused: float, harmless_refused: float) -> str:
     """How to change the mixture when safety is not what it should be; `keep the mixture` when it is."""
-    shares = dict(config.mixture.shares if config.mixture else STANDARD_MIXTURE)
     if harmful_refused >= ENOUGH_REFUSED and harmless_refused <= TOO_MUCH_REFUSED:
         return "keep the mixture"
     more = STEP if harmful_refused < ENOUGH_REFUSED else -STEP
-    was = shares.get("refusals", 0.0)
-    now = min(0.5, max(0.01, was + more))
-    others = sum(share for name, share in shares.items() if name != "refusals")
-    shares = {name: share * (1 - now) / others for name, share in shares.items() if name != "refusals"}
-    shares["refusals"] = now
     why = "harmful prompts are answered" if more > 0 else "harmless prompts are refused"
     if more > 0 and harmless_refused > TOO_MUCH_REFUSED:
         why += ", and harmless ones refused: add harmless records that sound alike"
-    first = "" if config.mixture else "the stage has no mixture; "
+    if config.mixture is None:
+        return f"{why}: the stage has no mixture, give it one with refusals, `mixture: standard`"
+    shares = dict(config.mixture.shares)
+    was = shares.pop("refusals", 0.0)
+    now = min(0.5, max(0.01, was + more))
+    shares = {name: share * (1 - now) / sum(shares.values()) for name, share in shares.items()} | {"refusals": now}
     text = ", ".join(f"{name}: {share:.3f}" for name, share in shares.items())
-    return f"{first}{why}: refusals {was:.0%} → {now:.0%}: mixture: {{{text}}}"
+    return f"{why}: refusals {was:.0%} → {now:.0%}: mixture: {{{text}}}"

@@ -113,6 +113,6 @@ def test_a_failed_safety_gate_proposes_another_mixture():
     less = proposal(mixed, 0.9, 0.4)
     assert "harmless prompts are refused" in less and "refusals 10% → 5%" in less
     assert "harmless records that sound alike" in proposal(mixed, 0.5, 0.4)
-    assert proposal(stage(), 0.0, 0.0).startswith("the stage has no mixture; harmful prompts are answered")
+    assert proposal(stage(), 0.0, 0.0).endswith("give it one with refusals, `mixture: standard`")
     shares = dict(part.split(": ") for part in more[more.index("{") + 1 : -1].split(", "))
     assert sum(map(float, shares.values())) == pytest.approx(1, abs=0.002), "it can be put into the recipe"
