@@ -2,7 +2,7 @@
 
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -139,12 +139,15 @@ class CurationConfig(StrictModel):
     def hash(self) -> str:
         return content_hash(self.model_dump(exclude={"dedup": {"memory_budget"}}))
 
-    @cached_property
-    def signals_hash(self) -> str:
-        """Hash of what signals depend on: thresholds are left out, so they can be cut again for nothing."""
+    def measuring(self) -> dict[str, Any]:
+        """What signals depend on: thresholds are left out, so they can be cut again for nothing."""
         rules = {name: rule.model_dump(exclude={"bounds"}) for name, rule in self.rules.items()}
         signatures = self.dedup.model_dump(include={"words", "characters", "permutations", "seed"})
-        return content_hash({**self.model_dump(exclude={"rules", "overrides"}), "dedup": signatures, "rules": rules})
+        return {**self.model_dump(exclude={"rules", "overrides"}), "dedup": signatures, "rules": rules}
+
+    @cached_property
+    def signals_hash(self) -> str:
+        return content_hash(self.measuring())
 
     def rule_set(self, language: str, kind: str) -> RuleSet | None:
         """The rules of a document; None when its language has none."""

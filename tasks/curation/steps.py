@@ -149,6 +149,7 @@ def write_verdicts(
         "shards": len(results),
         **{name: sum(result[name] for result in results) for name in names},
         "reused": sum(result["reused"] for result in results),
+        "rewritten": sum(result["rewritten"] for result in results),
     }
 
 

@@ -86,31 +86,38 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
     store = open_store(output)
     finished = read_verdict_status(output, shard, config) if shard.checksum else None
     if finished:
-        return {**finished, "reused": True}
+        return {**finished, "reused": True, "rewritten": False}
     clustered = _read_clustered(output, shard)
     name, key = f"status/{shard.id}.json", _key(shard, config, clustered)
-    if not store.exists(name) or orjson.loads(store.read(name))["key"] != key:
+    before = orjson.loads(store.read(name)) if store.exists(name) else {"key": None}
+    if before["key"] != key:
         withdraw(output)  # from here on the files are not to be believed; of the same key they stay the same
         store.delete(name)
     begun = time.monotonic()
     verdicts, scores = _decide(shard, config, output, clustered)
     kept = {item["row"]: item for item in verdicts if item["verdict"] == "kept"}
-    files = {
-        f"curated/{shard.id}.parquet": _parquet(CURATED, _curated(shard, landing, config, kept, scores)),
-        f"verdicts/{shard.id}.parquet": _parquet(VERDICTS, iter(verdicts)),
-    }
+    curated, text_key = f"curated/{shard.id}.parquet", _text_key(shard, config, kept)
+    files = {f"verdicts/{shard.id}.parquet": _parquet(VERDICTS, iter(verdicts))}
+    same_text = before.get("text_key") == text_key and store.size(curated) == before["sizes"][curated]
+    if not same_text:
+        files[curated] = _parquet(CURATED, _curated(shard, landing, config, kept, scores))
     for file, data in files.items():
         store.write(file, data)
+    hashes = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
+    sizes = {file: len(data) for file, data in files.items()}
+    if same_text:
+        hashes[curated], sizes[curated] = before["files"][curated], before["sizes"][curated]
     signals_status = read_status(output, shard, config) or {"tails": []}
     status = {
         **count(shard, verdicts, signals_status["tails"]),
         "key": key,
-        "files": {file: hashlib.sha256(data).hexdigest() for file, data in files.items()},
-        "sizes": {file: len(data) for file, data in files.items()},
+        "text_key": text_key,
+        "files": hashes,
+        "sizes": sizes,
         "seconds": round(time.monotonic() - begun, 3),
     }
     store.write(name, to_json(status))
-    return {**status, "reused": False}
+    return {**status, "reused": False, "rewritten": not same_text}
 
 
 def _read_clustered(output: str, shard: Shard) -> Clustered:
@@ -120,6 +127,12 @@ def _read_clustered(output: str, shard: Shard) -> Clustered:
 def _key(shard: Shard, config: CurationConfig, clustered: Clustered) -> str:
     found = [sorted(rows.items()) for rows in clustered]
     return content_hash(["verdicts", CODE_VERSION, shard.key, signals_key(shard, config), config.hash, *found])[:32]
+
+
+def _text_key(shard: Shard, config: CurationConfig, kept: dict[int, dict[str, Any]]) -> str:
+    """Content key of the curated text: which rows are kept, and what is cut from them. Thresholds play no part."""
+    rows = [[row, verdict["spans"]] for row, verdict in sorted(kept.items())]
+    return content_hash(["text", CODE_VERSION, shard.key, signals_key(shard, config), rows])[:32]
 
 
 def read_verdict_status(output: str, shard: Shard, config: CurationConfig) -> dict[str, Any] | None:

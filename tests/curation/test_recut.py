@@ -1,0 +1,120 @@
+"""Thresholds cut again: from the signals alone, and only text that changes is read and written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tasks.corpus.artifact import verify_artifact
+from tasks.corpus.local_store import LocalStore
+from tasks.corpus.shards import write_shard
+from tasks.curation import steps
+from tasks.curation.cluster import dask_client
+from tasks.curation.recut import recut
+from tasks.errors import ConfigError
+from tasks.settings import CONTRACTS
+from tests.curation.test_steps import english
+
+
+def configuration(path: Path, change: dict[str, Any]) -> str:
+    shipped = yaml.safe_load((CONTRACTS / "curation" / "default.yaml").read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**shipped, **change}, allow_unicode=True), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[None]:
+    with dask_client(1):
+        yield
+
+
+@pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards of one document each, of 10, 20 and 30 sentences."""
+    folder = tmp_path_factory.mktemp("recut")
+    for number in (1, 2, 3):
+        text = english(1000 * number, 10 * number)
+        write_shard(folder / "web" / f"{number}.jsonl.gz", [{"text": text, "id": str(number)}])
+    return folder
+
+
+def run(landing: Path, output: Path, curation: str = "default") -> dict[str, Any]:
+    plan = steps.inventory(str(landing), str(output), "2026-11-30", curation=curation)
+    for group in plan["groups"]:
+        steps.compute_signals(str(output), group)
+    steps.cluster_duplicates(str(output))
+    for group in plan["groups"]:
+        steps.write_verdicts(str(output), group)
+    return steps.publish(str(output))
+
+
+def words(output: Path) -> dict[str, float]:
+    found = {}
+    for path in (output / "signals").glob("*.parquet"):
+        for row in pq.read_table(path, columns=["source_id", "words"]).to_pylist():
+            found[row["source_id"]] = row["words"]
+    return found
+
+
+def test_only_text_that_changes_is_read(landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "out"
+    assert run(landing, output)["kept"] == 3
+    files = {path.name: path.stat().st_mtime_ns for path in (output / "curated").iterdir()}
+    measured = words(output)
+    between = (measured["1"] + measured["2"]) / 2
+    stricter = {"overrides": [{"source": "web", "bounds": {"longer": {"signal": "words", "min": between}}}]}
+    opened: list[str] = []
+    honest = LocalStore.open
+
+    def counting(self: LocalStore, key: str) -> Any:
+        if self.uri == str(landing):
+            opened.append(key)
+        return honest(self, key)
+
+    def here(client: Any, function: Any, items: Any, *arguments: Any, on_done: Any = None) -> Any:
+        results = [function(item, *arguments) for item in items]
+        for item, result in zip(items, results, strict=True):
+            if on_done:
+                on_done(item, result)
+        return results, []
+
+    monkeypatch.setattr(LocalStore, "open", counting)
+    monkeypatch.setattr(steps, "map_shards", here)  # in this process, where what is opened can be counted
+    done = recut(str(output), configuration(tmp_path / "stricter.yaml", stricter), workers=1)
+    assert (done["kept"], done["dropped"], done["rewritten"]) == (2, 1, 1)
+    assert opened == []  # the shard that lost its only document is written without being read
+    after = {path.name: path.stat().st_mtime_ns for path in (output / "curated").iterdir()}
+    assert sum(after[name] != files[name] for name in files) == 1
+    verify_artifact(str(output))
+
+    done = recut(str(output), "default", workers=1)
+    assert (done["kept"], done["rewritten"]) == (3, 1)
+    assert opened == ["web/1.jsonl.gz"]
+
+
+def test_the_result_is_that_of_a_run_with_the_new_thresholds(landing: Path, tmp_path: Path) -> None:
+    strict = configuration(
+        tmp_path / "strict.yaml", {"overrides": [{"source": "web", "bounds": {"few": {"signal": "words", "max": 250}}}]}
+    )
+    run(landing, tmp_path / "recut")
+    recut(str(tmp_path / "recut"), strict)
+    run(landing, tmp_path / "fresh", strict)
+    for folder in ("curated", "verdicts", "status"):
+        for path in (tmp_path / "fresh" / folder).iterdir():
+            own = (tmp_path / "recut" / folder / path.name).read_bytes()
+            if folder == "status":
+                old, new = orjson.loads(own), orjson.loads(path.read_bytes())
+                assert {**old, "seconds": 0} == {**new, "seconds": 0}
+            else:
+                assert own == path.read_bytes()
+
+
+def test_other_signals_are_refused_by_name(landing: Path, tmp_path: Path) -> None:
+    run(landing, tmp_path / "out")
+    other = configuration(tmp_path / "other.yaml", {"language": {"head_characters": 500}})
+    with pytest.raises(ConfigError, match="language"):
+        recut(str(tmp_path / "out"), other)
