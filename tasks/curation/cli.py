@@ -13,6 +13,8 @@ def register(app: typer.Typer) -> None:
 
     app.command()(curate)
     app.command()(why)
+    app.command()(recut)
+    app.command()(report)
     index_cli.register(app)
 
 
@@ -109,3 +111,41 @@ def why(
         raise typer.BadParameter(f"{output}: no such folder", param_hint="--output")
     for verdict in find_verdicts(output, doc_id):
         typer.echo(explain(verdict))
+
+
+def recut(
+    output: Annotated[str, typer.Option(help="output folder of a finished curation run")],
+    config: Annotated[str, typer.Option(help="curation configuration with other thresholds: a name or a YAML file")],
+    index: Annotated[str | None, typer.Option(help="index of earlier snapshots that the run was made against")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Dask worker processes")] = None,
+) -> None:
+    """Decide a run again by other thresholds. Nothing is measured again, and unchanged text is not touched."""
+    from tasks.curation.recut import recut as cut_again
+    from tasks.settings import settings
+
+    chosen = settings(curation=config, workers=workers)
+    done = cut_again(
+        output,
+        chosen.curation,
+        index=index,
+        workers=chosen.workers,
+        scheduler=chosen.dask_scheduler,
+        on_progress=_Meter("verdicts"),
+    )
+    _say(f"text written anew for {done['rewritten']} of {done['shards']} shards")
+    _summary(output)
+
+
+def report(
+    output: Annotated[str, typer.Option(help="output folder of a curation run")],
+    near: Annotated[float, typer.Option(min=0, max=1, help="a near miss lies within this share of a threshold")] = 0.05,
+    examples: Annotated[int, typer.Option(min=0, help="documents shown for each rule and verdict")] = 5,
+    seed: Annotated[int, typer.Option(help="of the choice of examples")] = 1,
+) -> None:
+    """Print what each rule removed, and draw it as one HTML file with examples to review by hand."""
+    from tasks.curation.review import draw, gather, lines
+
+    found = gather(output, near=near, examples=examples, seed=seed)
+    for line in lines(found):
+        typer.echo(line)
+    typer.echo(f"pictures and examples: {draw(output, found)}")

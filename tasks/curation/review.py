@@ -1,0 +1,210 @@
+"""The report of a run: what each rule removed, what it nearly removed, and examples for a person to judge.
+
+`gather` reads verdicts and signals, and the text of the chosen examples alone. `draw` writes one HTML file that opens
+offline; its verdict buttons give a CSV.
+"""
+
+import hashlib
+from base64 import b64encode
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.corpus.document import Document, parse_record
+from tasks.corpus.manifest import Manifest, Shard, read_manifest
+from tasks.corpus.parquet import read_table
+from tasks.corpus.privacy import excerpt
+from tasks.corpus.shards import Row, read_shard
+from tasks.corpus.storage import join, open_store, read_json
+from tasks.curation.config import CurationConfig
+from tasks.curation.signal_files import read_signals
+from tasks.curation.text import normalise
+from tasks.errors import DataError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+PAGE = "review.html"
+COLUMNS = ("doc_id", "source", "language", "row", "verdict", "reasons", "level", "raw_bytes", "spans")
+EXCERPT = 600  # characters shown of an example
+Cell = dict[str, int]  # {documents, bytes}
+
+
+def gather(output: str, *, near: float, examples: int, seed: int) -> dict[str, Any]:
+    """Everything that the report shows. Raises DataError when the run has not been published.
+
+    A near miss is a document on the good side of a threshold, within the share `near` of it. Examples are chosen by a
+    hash of seed, rule and document, so that the same run gives the same ones.
+    """
+    if not open_store(output).exists("report.json"):
+        raise DataError(f"{output}: no report.json; curate first, and let the run end")
+    manifest = read_manifest(output)
+    config = CurationConfig.model_validate(manifest.curation)
+    removal: dict[tuple[str, str, str], Cell] = defaultdict(lambda: {"documents": 0, "bytes": 0})
+    levels: dict[tuple[str, str], Cell] = defaultdict(lambda: {"documents": 0, "bytes": 0})
+    spans: Counter[str] = Counter()
+    misses: Counter[str] = Counter()
+    drawn: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    for shard in manifest.shards:
+        close = _near_misses(output, shard, config, near)
+        for item in _verdicts(output, shard):
+            for reason in item["reasons"]:
+                _count(removal[reason["rule"], item["source"], item["language"] or "none"], item)
+                _draw(drawn[reason["rule"]], item, shard, reason, seed, examples)
+            if item["level"]:
+                _count(levels[item["level"], item["reasons"][-1]["rule"]], item)
+            for span in item["spans"] or ():
+                spans[f"{span.get('level') or 'line'}: {span['rule']}"] += span["end"] - span["start"]
+            if item["verdict"] == "kept":
+                for rule, reason in close.get(item["row"], {}).items():
+                    misses[rule] += 1
+                    _draw(drawn[f"kept {rule}"], item, shard, reason, seed, examples)
+                _draw(drawn["kept"], item, shard, None, seed, examples)
+    return {
+        "report": read_json(join(output, "report.json")),
+        "near": near,
+        "seed": seed,
+        "removal": [
+            {"rule": rule, "source": source, "language": language, **cell}
+            for (rule, source, language), cell in sorted(
+                removal.items(), key=lambda item: (-item[1]["documents"], item[0])
+            )
+        ],
+        "levels": [{"level": level, "rule": rule, **cell} for (level, rule), cell in sorted(levels.items())],
+        "spans": dict(sorted(spans.items())),
+        "near_misses": dict(misses.most_common()),
+        "examples": _with_text(manifest, config, drawn),
+    }
+
+
+def _verdicts(output: str, shard: Shard) -> Iterator[dict[str, Any]]:
+    with open_store(output).open(f"verdicts/{shard.id}.parquet") as stream:
+        yield from read_table(stream, COLUMNS).to_pylist()
+
+
+def _count(cell: Cell, item: dict[str, Any]) -> None:
+    cell["documents"] += 1
+    cell["bytes"] += item["raw_bytes"]
+
+
+def _near_misses(
+    output: str, shard: Shard, config: CurationConfig, near: float
+) -> dict[int, dict[str, dict[str, Any]]]:
+    """Row → rule → {rule, value, threshold} of values that pass, within the share `near` of the threshold."""
+    table = read_signals(output, shard, config)
+    groups = list(zip(*(table[name].to_pylist() for name in ("language", "kind", "source")), strict=True))
+    rows_of: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for number, group in enumerate(groups):
+        rows_of[group].append(number)
+    rows = table["row"].to_pylist()
+    found: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for group, numbers in rows_of.items():
+        for rule, bound in (config.bounds(*group) or {}).items() if group[0] else ():
+            values = table[bound.signal].to_numpy()[numbers]
+            for threshold, side in ((bound.min, 1), (bound.max, -1)):
+                if threshold is None:
+                    continue
+                distance = side * (values - threshold)
+                for place in np.flatnonzero((distance >= 0) & (distance <= near * abs(threshold)) & (threshold != 0)):
+                    reason = {"rule": rule, "value": float(values[place]), "threshold": threshold}
+                    found[rows[numbers[place]]][rule] = reason
+    return found
+
+
+def _draw(
+    chosen: list[tuple[str, dict[str, Any]]],
+    item: dict[str, Any],
+    shard: Shard,
+    reason: dict[str, Any] | None,
+    seed: int,
+    most: int,
+) -> None:
+    """Keep the `most` smallest hashes."""
+    rule = reason["rule"] if reason else ""
+    rank = hashlib.blake2b(f"{seed} {rule} {shard.id} {item['row']}".encode(), digest_size=8).hexdigest()
+    shown = {name: item[name] for name in ("doc_id", "source", "language", "row", "verdict")}
+    chosen.append((rank, {**shown, "shard": shard.id, "reason": reason}))
+    chosen.sort(key=lambda ranked: ranked[0])
+    del chosen[most:]
+
+
+def _with_text(
+    manifest: Manifest, config: CurationConfig, drawn: dict[str, list[tuple[str, dict[str, Any]]]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The examples with an excerpt of their text, personal data masked. Only shards that have one are read."""
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for ranked in drawn.values():
+        for _, item in ranked:
+            wanted[item["shard"]].add(item["row"])
+    texts: dict[tuple[str, int], str] = {}
+    for shard in manifest.shards:
+        rows = wanted.get(shard.id)
+        if not rows:
+            continue
+        for item in read_shard(open_store(manifest.landing), shard.key, config.max_record_bytes):
+            if isinstance(item, Row) and item.index in rows:
+                document = parse_record(item.record, shard.source)
+                if isinstance(document, Document):
+                    texts[shard.id, item.index] = excerpt(normalise(document.text), EXCERPT)
+    return {
+        group: [{**item, "text": texts.get((item["shard"], item["row"]))} for _, item in ranked]
+        for group, ranked in sorted(drawn.items())
+        if ranked
+    }
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The report as text."""
+    report = found["report"]
+    for name in ("read", "kept", "dropped", "quarantined"):
+        yield f"{name:12} {report[name]:>10,} documents {report['bytes'].get(name, 0) / 1e6:>10.2f} MB"
+    yield f"\n{'rule':40} {'source':16} {'language':8} {'documents':>10} {'MB':>10}"
+    for item in found["removal"]:
+        where = f"{item['source'][:16]:16} {item['language'][:8]:8}"
+        yield f"{item['rule'][:40]:40} {where} {item['documents']:>10,} {item['bytes'] / 1e6:>10.2f}"
+    if found["near_misses"]:
+        yield f"\nkept within {found['near']:.0%} of a threshold:"
+        yield from (f"{rule:40} {count:>10,}" for rule, count in found["near_misses"].items())
+    for item in found["levels"]:
+        size = f"{item['documents']:>10,} documents {item['bytes'] / 1e6:>10.2f} MB"
+        yield f"duplicates, {item['level']}: {item['rule']:24} {size}"
+    for rule, characters in found["spans"].items():
+        yield f"cut from kept documents, {rule:32} {characters:>10,} characters"
+
+
+def draw(output: str, found: dict[str, Any]) -> str:
+    """Write `review.html` beside the run's `report.json`; returns its URI."""
+    script = (Path(__file__).parent / "review.js").read_text(encoding="utf-8")
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = _template().render(**found, by_rule=_by_rule(found["removal"]), script=script, digest=digest)
+    open_store(output).write(PAGE, page.encode("utf-8", "replace"))
+    return join(output, PAGE)
+
+
+def _by_rule(removal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rules by documents removed, each with its sources and languages."""
+    rules: dict[str, dict[str, Any]] = {}
+    for item in removal:
+        rule = rules.setdefault(item["rule"], {"rule": item["rule"], "documents": 0, "bytes": 0, "parts": []})
+        rule["documents"] += item["documents"]
+        rule["bytes"] += item["bytes"]
+        rule["parts"].append(item)
+    return sorted(rules.values(), key=lambda rule: (-rule["documents"], rule["rule"]))
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("review.html.jinja")
