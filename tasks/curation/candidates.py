@@ -1,11 +1,11 @@
 """The candidates' shingle sets: their text is read again, shard by shard, and handed on by component."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.corpus.document import Document, parse_record
+from tasks.corpus.document import doc_id
 from tasks.corpus.manifest import Shard
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import open_store
@@ -78,14 +78,11 @@ def _with_shingles(
     for number, row in enumerate(units["row"].to_pylist()):
         by_row.setdefault(row, []).append(number)
     starts, ends = units["start"].to_pylist(), units["end"].to_pylist()
-    expected = units["doc_id"].to_pylist()
+    expected = dict(zip(units["row"].to_pylist(), units["doc_id"].to_pylist(), strict=True))
     taken: list[int] = []
     sets: list[bytes] = []
-    for row, document in documents_of(shard, landing, set(by_row), config):
-        text = normalise(document.text)
+    for row, text in texts_of(shard, landing, expected, config):
         for number in by_row[row]:
-            if bytes.fromhex(document.doc_id) != expected[number]:
-                raise DataError(f"{shard.key}, row {row}: its text changed since its signals were computed")
             taken.append(number)
             sets.append(shingles(text[starts[number] : ends[number]], config.dedup).tobytes())
         if len(taken) >= AT_ONCE:
@@ -94,23 +91,28 @@ def _with_shingles(
     yield units.take(pa.array(taken, pa.int64())), sets
 
 
-def documents_of(
-    shard: Shard, landing: str, wanted: set[int], config: CurationConfig
-) -> Iterator[tuple[int, Document]]:
-    """The wanted rows of a shard as documents, in its order. Raises DataError when some are not there any more."""
-    if not wanted:
+def texts_of(
+    shard: Shard, landing: str, expected: Mapping[int, bytes], config: CurationConfig
+) -> Iterator[tuple[int, str]]:
+    """Rows whose doc_id is expected, with their normalised text, in the shard's order.
+
+    They were found to be documents when their signals were computed; here they are only compared with their doc_id.
+    Raises DataError when one is not there any more, or is another text.
+    """
+    if not expected:
         return
     found = 0
     for item in read_shard(open_store(landing), shard.key, config.max_record_bytes):
-        if isinstance(item, Row) and item.index in wanted:
-            document = parse_record(item.record, shard.source)
-            if isinstance(document, Document):
-                found += 1
-                yield item.index, document
-    if found != len(wanted):
+        if isinstance(item, Row) and item.index in expected:
+            text = item.record.get("text")
+            if not isinstance(text, str) or bytes.fromhex(doc_id(text)) != expected[item.index]:
+                raise DataError(f"{shard.key}, row {item.index}: its text changed since its signals were computed")
+            found += 1
+            yield item.index, normalise(text)
+    if found != len(expected):
         raise DataError(
-            f"{landing}/{shard.key}: {len(wanted) - found} rows are gone since its signals were computed; its text is "
-            "needed again to verify duplicates"
+            f"{landing}/{shard.key}: {len(expected) - found} rows are gone since its signals were computed; its text "
+            "is needed again to verify duplicates"
         )
 
 

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client
 
-from tasks.corpus.document import Document
 from tasks.corpus.manifest import Shard
 from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import open_store, to_json
-from tasks.curation.candidates import documents_of
+from tasks.curation.candidates import texts_of
 from tasks.curation.levels import each, find_duplicates
 from tasks.curation.members import finished_units, write_units
 from tasks.curation.passages import (
     Passage,
     cuts,
     identity,
+    long_enough,
     of_day,
     paragraphs,
     sentence_hash,
@@ -37,7 +37,6 @@ from tasks.curation.pieces import Chunk, read_piece, read_status, write_piece
 from tasks.curation.plan import DOCUMENT, PARAGRAPH, REF_BITS, Run, load_run
 from tasks.curation.shingles import bands_and_rows, signature
 from tasks.curation.signal_files import read_signals
-from tasks.curation.text import normalise
 from tasks.curation.units import UNITS, band_hashes, packed
 from tasks.curation.walk import DECIDED
 
@@ -89,7 +88,7 @@ def _paragraphs(run: Run, part: int) -> Iterator[pa.Table]:
     assert least is not None
     bands, rows = bands_and_rows(config)
     for member, text in kept_prose(run, part):
-        places = [(start, end) for start, end in paragraphs(text) if tokens(text[start:end]) >= least.min_tokens]
+        places = long_enough(paragraphs(text), tokens(text), least.min_tokens)
         if not places:
             continue
         day = member["day"]
@@ -116,8 +115,9 @@ def kept_prose(run: Run, part: int) -> Texts:
         signals = read_signals(run.plan.output, shard, run.config, ["row", "kind"])
         prose = {row for row, kind in zip(*signals.to_pydict().values(), strict=True) if kind == "prose"}
         by_row = {item["row"]: item for item in mine.to_pylist() if item["row"] in prose}
-        for row, document in documents_of(shard, run.plan.landing, set(by_row), run.config):
-            yield by_row[row], normalise(document.text)
+        expected = {row: item["doc_id"] for row, item in by_row.items()}
+        for row, text in texts_of(shard, run.plan.landing, expected, run.config):
+            yield by_row[row], text
 
 
 def _positions(run: Run, level: str, part: int) -> np.ndarray:
@@ -150,12 +150,12 @@ def find_sentences(part: int, work: str) -> dict[str, int]:
     def chunks() -> Iterator[Chunk]:
         names = ("day", "characters", "doc_id", "shard", "row")
         for member, text in kept_prose(run, part):
+            counts = tokens(text)
             places = [
                 place
-                for start, end in paragraphs(text)
+                for start, end in long_enough(paragraphs(text), counts, least.min_tokens)
                 if (member["shard"], member["row"], start) not in gone
-                for place in sentences(text, start, end)
-                if tokens(text[slice(*place)]) >= least.min_tokens
+                for place in long_enough(sentences(text, start, end), counts, least.min_tokens)
             ]
             hashes = np.array([sentence_hash(text[slice(*place)], member["day"]) for place in places], dtype=np.uint64)
             base = {name: member[name] for name in names} | {"part": part}
@@ -225,10 +225,10 @@ def write_cuts(part: int, work: str) -> dict[str, Any]:
     chosen = _chosen(run, part)
     for number, shard in enumerate(run.shards(part)):
         wanted = {row: found for (position, row), found in chosen.items() if position == number}
-        lines = _line_cuts(run, shard, wanted)
+        expected, lines = _line_cuts(run, shard, wanted)
         rows = [
-            {"row": row, **_cut(document, wanted[row], lines.get(row, []))}
-            for row, document in documents_of(shard, run.plan.landing, set(wanted), run.config)
+            {"row": row, **_cut(text, [*wanted[row], *lines[row]])}
+            for row, text in texts_of(shard, run.plan.landing, expected, run.config)
         ]
         if rows:
             sink = pa.BufferOutputStream()
@@ -258,21 +258,23 @@ def _chosen(run: Run, part: int) -> dict[tuple[int, int], list[Passage]]:
     return found
 
 
-def _line_cuts(run: Run, shard: Shard, wanted: dict[int, Any]) -> dict[int, list[Passage]]:
-    """Lines that rules cut, as the signals recorded them."""
+def _line_cuts(
+    run: Run, shard: Shard, wanted: dict[int, Any]
+) -> tuple[dict[int, bytes], dict[int, list[Passage]]]:
+    """Of the wanted rows, their doc_id, and the lines that rules cut, as the signals recorded them."""
     if not wanted:
-        return {}
-    table = read_signals(run.plan.output, shard, run.config, ["row", "spans"])
-    return {
+        return {}, {}
+    table = read_signals(run.plan.output, shard, run.config, ["row", "doc_id", "spans"])
+    rows = [item for item in table.to_pylist() if item["row"] in wanted]
+    lines = {
         item["row"]: [Passage(span["start"], span["end"], span["rule"], "line") for span in item["spans"] or []]
-        for item in table.to_pylist()
-        if item["row"] in wanted
+        for item in rows
     }
+    return {item["row"]: bytes.fromhex(item["doc_id"]) for item in rows}, lines
 
 
-def _cut(document: Document, passages: list[Passage], lines: list[Passage]) -> dict[str, Any]:
-    text = normalise(document.text)
-    spans = cuts(text, [*passages, *lines])
+def _cut(text: str, passages: list[Passage]) -> dict[str, Any]:
+    spans = cuts(text, passages)
     sizes = [len(text[span.start : span.end].encode()) for span in spans]
     return {
         "spans": [

@@ -13,14 +13,14 @@ import numpy as np
 import xxhash
 
 from tasks.curation.code_points import classes, code_points
-from tasks.curation.shingle_kernels import count_tokens
+from tasks.curation.shingle_kernels import tokens_before
 
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
 _OPENS = re.compile(
     r"<(pre|code|table|script|style)\b|\\begin\{(tabular\*?|verbatim|lstlisting|align\*?|equation\*?)\}"
 )
-_CODE = re.compile(r" {4}|\t| {0,3}\t")
-_RULED = re.compile(r"\s*[-+=|:*_ ]{3,}\s*$")  # a line of a table's frame, or a ruler
+_CODE = ("    ", "\t", " \t", "  \t", "   \t")
+_FRAME = "-+=|:*_ \t"  # what frames of tables, and rulers, are drawn with
 # Full stops of Chinese end a sentence wherever they stand; those of Latin, only before white space.
 _END = re.compile(r"(?:[。！？]+[\"'”’」』）]*|[.!?…]+[\"'”’)\]]*(?=\s))\s*")
 
@@ -61,16 +61,16 @@ def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
     start, fenced, until = 0, False, ""
     for line in text.split("\n"):
         prose = not fenced and not until
-        if _FENCE.match(line):
+        if ("```" in line or "~~~" in line) and _FENCE.match(line):
             fenced, prose = not fenced, False
         elif until:
             until = "" if until in line else until
-        elif prose and (opened := _OPENS.search(line)):
+        elif prose and ("<" in line or "\\" in line) and (opened := _OPENS.search(line)):
             prose = False
             closing = f"</{opened[1]}" if opened[1] else f"\\end{{{opened[2]}}}"
             until = "" if closing in line[opened.end() :] else closing
-        table = line.count("|") >= 2 or line.count("\t") >= 2 or _RULED.match(line) is not None
-        yield start, line, prose and not table and not _CODE.match(line)
+        table = line.count("|") >= 2 or line.count("\t") >= 2 or (len(line) >= 3 and not line.strip(_FRAME))
+        yield start, line, prose and not table and not line.startswith(_CODE)
         start += len(line) + 1
 
 
@@ -84,9 +84,14 @@ def sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
     return found if begin >= end else [*found, (begin, end)]
 
 
-def tokens(text: str) -> int:
-    """Words, and characters of scripts without spaces."""
-    return int(count_tokens(code_points(text), classes()))
+def tokens(text: str) -> np.ndarray:
+    """How many words, and characters of scripts without spaces, begin before each position of a text."""
+    return tokens_before(code_points(text), classes())
+
+
+def long_enough(places: list[tuple[int, int]], counts: np.ndarray, least: int) -> list[tuple[int, int]]:
+    """The places with at least so many tokens."""
+    return [(start, end) for start, end in places if counts[end] - counts[start] >= least]
 
 
 def identity(text: str, day: int) -> bytes:

@@ -92,12 +92,16 @@ def shared_values(left: np.ndarray, right: np.ndarray) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def count_tokens(points: np.ndarray, table: np.ndarray) -> int:
-    """Words, and code points of scripts without spaces: as many as the shingles are made of."""
-    count = 0
+def tokens_before(points: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """How many tokens begin before each position, shape (len(points) + 1,), int32.
+
+    Tokens are what shingles are made of: words, and code points of scripts without spaces.
+    """
+    out = np.zeros(len(points) + 1, dtype=np.int32)
     inside = False
-    for point in points:
-        kind = table[point] & (WORD | UNSPACED)
-        count += kind & UNSPACED != 0 or (kind == WORD and not inside)
+    for position in range(len(points)):
+        kind = table[points[position]] & (WORD | UNSPACED)
+        begins = kind & UNSPACED != 0 or (kind == WORD and not inside)
+        out[position + 1] = out[position] + begins
         inside = kind == WORD
-    return count
+    return out

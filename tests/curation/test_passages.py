@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.curation.passages import Passage, cuts, paragraphs, sentences, tokens, without
+from tasks.curation.passages import Passage, cuts, long_enough, paragraphs, sentences, tokens, without
 
 GUARDED = """First one here. Second!
 
@@ -96,7 +96,9 @@ def test_the_rest_reads_as_if_it_had_never_been_there(text: str, gone: list[str]
 
 
 def test_tokens() -> None:
-    assert [tokens("one two 三四 five's"), tokens(""), tokens("—!")] == [6, 0, 0]
+    assert [int(tokens(text)[-1]) for text in ("one two 三四 five's", "", "—!")] == [6, 0, 0]
+    assert tokens("ab c").tolist() == [0, 1, 1, 1, 2]
+    assert long_enough([(0, 2), (0, 4)], tokens("ab c"), 2) == [(0, 4)]
 
 
 TEXT = st.one_of(
