@@ -17,5 +17,5 @@ save.addEventListener("click", () => {
   link.href = URL.createObjectURL(new Blob([rows.map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n"], {type: "text/csv"}));
   link.download = "judgements.csv";
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);  // not before the browser has saved it
 });

@@ -196,6 +196,13 @@ def _by_rule(removal: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rules.values(), key=lambda rule: (-rule["documents"], rule["rule"]))
 
 
+def _size(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
 @cache
 def _template() -> "Template":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -207,4 +214,6 @@ def _template() -> "Template":
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["documents"] = lambda count: f"{count:,} document{'' if count == 1 else 's'}"
+    environment.filters["size"] = _size
     return environment.get_template("review.html.jinja")
