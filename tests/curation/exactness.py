@@ -109,7 +109,8 @@ def measure(texts: list[str], client: Client, folder: Path) -> Measured:
             pairs[low] += 1
             found[low] += bool((hashes[left] == hashes[right]).any())
     lost = cluster_texts(client, folder, texts, parts=PARTS)
-    rightly = sum(exact[tuple(sorted((item.number, item.twin)))] >= CONFIG.threshold for item in lost)
+    met = [(min(item.number, item.twin), max(item.number, item.twin)) for item in lost]
+    rightly = sum(exact[pair] >= CONFIG.threshold for pair in met)
     should = _walk(texts, exact)
     agreed = len(should & {item.number for item in lost})
     return Measured(len(texts), pairs, found, len(lost), rightly, len(should), agreed)

@@ -168,3 +168,23 @@ def test_size_of_the_index(by_day: Path) -> None:
         tables = [pq.read_table(by_day / "index" / file.key) for file in entry.files]
         assert sum(table.num_rows for table in tables) == state["documents"]
         assert sum(table.nbytes for table in tables) <= 250 * state["documents"]
+
+
+def test_commands(by_day: Path, tmp_path: Path) -> None:
+    import typer
+    from typer.testing import CliRunner
+
+    from tasks.curation import index_cli
+
+    base, app = copied(by_day, tmp_path), typer.Typer()
+    index_cli.register(app)
+    index = str(base / "index")
+    doc_id = next(iter(rows(base / DAYS[0], "curated").values()))["doc_id"]
+    taken = CliRunner().invoke(app, ["takedown", doc_id, "--index", index, "--reason", "owner"]).output
+    first, *stale = taken.splitlines()
+    assert first == f"{doc_id}: recorded; curate the stale snapshots again:"
+    assert stale == [f"  {day}" for day in DAYS]
+    shown = CliRunner().invoke(app, ["index", index, "--compact"]).output.splitlines()
+    assert shown[0] == "3 snapshots, 3 files before, 1 now"
+    assert [line.split()[0] for line in shown[1:]] == list(DAYS)
+    assert f"STALE: {doc_id} was taken down" in shown[1] and f"STALE: {DAYS[0]} is stale" in shown[2]
