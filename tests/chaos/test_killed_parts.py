@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 PAUSE = 5.0  # seconds between two deaths
 TRAINER = r"tasks\.training\.worker"
+DASK = r"^dask worker|multiprocessing\.spawn"  # its title, or what it is called below a task of Airflow
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Victim:
 
 
 VICTIMS = (
-    Victim("a Dask worker", r"^dask worker", r"^dask worker"),
-    Victim("the Dask scheduler", r"dask spec --spec .*distributed\.Scheduler", r"^dask worker"),
-    Victim("the DAG processor", r"airflow dag-processor", r"^dask worker"),
+    Victim("a Dask worker", DASK, DASK),
+    Victim("the Dask scheduler", r"dask spec --spec .*distributed\.Scheduler", DASK),
+    Victim("the DAG processor", r"airflow dag-processor", DASK),
     Victim("the triggerer", r"airflow triggerer", TRAINER),
     Victim("the API server", r"airflow api[_-]server", TRAINER),
     Victim("a trainer's rank", TRAINER, TRAINER),
