@@ -1,4 +1,4 @@
-# make run | test | test-full | up | down | lint | setup | clean
+# make run | test | test-full | bench | up | down | lint | setup | clean
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,11 +10,12 @@ CANDIDATES := $(PYTHON) python3.11 python3.12 python3 python
 VERSION_OK := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 options = $(if $(DATA),--data '$(DATA)') $(if $(STORE),--store '$(STORE)') $(if $(PORT),--port '$(PORT)')
 
-.PHONY: help setup run up down test test-full lint clean
+.PHONY: help setup run up down test test-full bench lint clean
 help:
 	@echo 'make run [DATA=folder|s3://…] [STORE=…]   raw text to a trained, gated model'
 	@echo 'make up / make down                      keep the Airflow UI running / end it'
 	@echo 'make test / make test-full               checks and tests / the long ones too'
+	@echo 'make bench                               curation against datatrove, and its report'
 	@echo 'make setup                               the virtual environment alone'
 
 setup: $(VENV)/.ready
@@ -48,6 +49,9 @@ test: lint
 
 test-full: lint
 	$(BIN)/pytest --durations=30
+
+bench: setup
+	$(BIN)/python -m tests.benchmarks
 
 clean:
 	rm -rf .athanor .mypy_cache .ruff_cache .pytest_cache .hypothesis
