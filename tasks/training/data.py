@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from tasks.tokens.packing import positions_of
 from tasks.tokens.shards import TokenShards
 from tasks.training.losses import IGNORED
 from tasks.training.recipe import TrainedStage
-
-EXCERPT_TOKENS = 200  # of a document that is shown to a person
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,8 @@ class Source(Protocol):
         """Which document (or conversation) each token of a sequence belongs to: (length,) int64."""
         ...
 
-    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
-        """Identity, source and first tokens of a document."""
+    def name(self, unit: int) -> tuple[str, str]:
+        """Identity and source of a document (or conversation)."""
         ...
 
 
@@ -81,15 +78,8 @@ class PackedDocuments:
         places = np.arange(first, min(first + self.length, self.shards.entry.tokens))
         return np.searchsorted(self._starts, places, side="right") - 1
 
-    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
-        return describe_document(self.shards, self.documents, unit)
-
-
-def describe_document(shards: TokenShards, documents: pa.Table, row: int) -> tuple[str, str, np.ndarray]:
-    """doc_id, source and first tokens of a row of the documents' table."""
-    entry = {name: documents[name][row].as_py() for name in ("doc_id", "source", "start", "tokens")}
-    ids = shards.read(entry["start"], entry["start"] + min(entry["tokens"] - 1, EXCERPT_TOKENS))
-    return entry["doc_id"], entry["source"], ids
+    def name(self, unit: int) -> tuple[str, str]:
+        return self.documents["doc_id"][unit].as_py(), self.documents["source"][unit].as_py()
 
 
 class PackedConversations:
@@ -122,11 +112,8 @@ class PackedConversations:
         sizes = [len(ids) for ids, _ in self.bins[index]]
         return np.repeat(np.arange(self._first[index], self._first[index] + len(sizes)), sizes)
 
-    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
-        index = int(np.searchsorted(self._first, unit, side="right")) - 1
-        ids, _ = self.bins[index][unit - self._first[index]]
-        identity, source = self.names[unit] if self.names else (f"conversation {unit}", "")
-        return identity, source, ids[:EXCERPT_TOKENS]
+    def name(self, unit: int) -> tuple[str, str]:
+        return self.names[unit] if self.names else (f"conversation {unit}", "")
 
 
 def collate(sequences: list[Sequence], length: int, pad: int) -> Batch:

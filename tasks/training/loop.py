@@ -18,6 +18,7 @@ from tasks.training.job import EVENTS
 from tasks.training.losses import IGNORED
 from tasks.training.schedule import learning_rate
 from tasks.training.spikes import (
+    EXCERPT_TOKENS,
     NAMED,
     Skip,
     Spike,
@@ -83,7 +84,7 @@ def train(
         context.check()
         run.checkpoints.check()
         record = run.take(step)
-        overflowed = record["skipped_by_scaler"]
+        overflowed = "skipped_by_scaler" in record
         spike = None if overflowed else run.watch.judge(step + 1, record["loss"], record["grad_norm"])
         if spike:
             step = run.roll_back(spike)
@@ -114,14 +115,15 @@ class _Run:
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.context, self.engine, self.engine.config.keep_checkpoints)
         self.watch = SpikeWatch(self.context.job.folder, self.engine.config.rollback)
+        self.remembering: list[SpikeWatch | Companion] = [self.watch, *self.companions]
 
     def restore(self, states: dict[str, Any]) -> None:
-        for item in (self.watch, *self.companions):
+        for item in self.remembering:
             if item.name in states:
                 item.restore(states[item.name])
 
     def save(self, step: int) -> None:
-        states = {item.name: item.state() for item in (self.watch, *self.companions)}
+        states = {item.name: item.state() for item in self.remembering}
         keeps = {kept for companion in self.companions for kept in companion.keeps()}
         self.checkpoints.save(step, states, keeps)
 
@@ -160,7 +162,6 @@ class _Run:
             "grad_norm": update.grad_norm,
             "update_ratio": update.update_ratio,
             "activation_max": activation,
-            "skipped_by_scaler": update.skipped,
             "learning_rate": rate,
             "tokens": int(tokens),
             "supervised": int(supervised),
@@ -169,6 +170,7 @@ class _Run:
             "padding_share": round(1 - tokens / slots, 4),
             "data_seconds": round(loaded, 4),
             "seconds": round(seconds, 3),
+            **({"skipped_by_scaler": True} if update.skipped else {}),
         }
 
     def roll_back(self, spike: Spike) -> int:
@@ -210,14 +212,19 @@ class _Run:
         for indices in (share for window in windows for share in self.loader.shares(window)):
             batch = self.loader.batch(indices)
             losses = self.engine.evaluate(batch).float().numpy()
-            owners = [source.units(index) for index in indices]
-            found = merged(found, unit_losses(losses, batch.labels.numpy() != IGNORED, owners))
+            units = [source.units(index) for index in indices]
+            found = merged(found, unit_losses(losses, batch.labels.numpy() != IGNORED, units))
         texts = self.engine.tell_all(json.dumps(found))  # not orjson: a loss may be no number
         everywhere = merged(*({int(unit): tuple(pair) for unit, pair in json.loads(text).items()} for text in texts))
+        pieces: dict[int, list[int]] = {}  # of each document, what lies in these windows
+        for index in (index for window in windows for index in self.loader.indices(window)):
+            ids, owners = source[index].ids, source.units(index)
+            for unit in np.unique(owners):
+                pieces.setdefault(int(unit), ids[owners == unit][:EXCERPT_TOKENS].tolist())
         named: list[dict[str, Any]] = []
         for unit, loss, tokens in culprits(everywhere)[:NAMED]:
-            identity, origin, ids = source.document(unit)
-            named.append(shown(identity, origin, self.decode(ids.tolist()), loss, tokens))
+            identity, origin = source.name(unit)
+            named.append(shown(identity, origin, self.decode(pieces[unit]), loss, tokens))
         return named
 
 

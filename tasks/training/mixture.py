@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tasks.errors import ConfigError, DataError
 from tasks.tokens.packing import positions_of
 from tasks.tokens.shards import TokenShards
-from tasks.training.data import Sequence, Shuffled, describe_document
+from tasks.training.data import Sequence, Shuffled
 from tasks.training.recipe import MixturePart
 
 PERIOD = 1000  # places of the pattern: shares are exact to a tenth of a percent
@@ -85,8 +85,8 @@ class MixedDocuments:
         """Rows of `documents`."""
         return np.concatenate([np.full(end - first, row) for row, first, end in self._pieces(index)])
 
-    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
-        return describe_document(self.shards, self.documents, unit)
+    def name(self, unit: int) -> tuple[str, str]:
+        return self.documents["doc_id"][unit].as_py(), self.documents["source"][unit].as_py()
 
 
 class MixedOrder:
@@ -117,7 +117,7 @@ def pattern(weights: list[float]) -> np.ndarray:
     while counts.sum() < PERIOD:
         counts[np.argmax(shares - counts)] += 1
     while counts.sum() > PERIOD:
-        counts[np.argmin(shares - counts)] -= 1
+        counts[np.argmin(np.where(counts > 1, shares - counts, np.inf))] -= 1
     places = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
     owners = np.repeat(np.arange(len(counts)), counts)
     return owners[np.lexsort((owners, places))]

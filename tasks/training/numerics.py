@@ -15,8 +15,8 @@ LAST = ("o_proj", "down_proj")  # of an attention, of an MLP
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
     """The decoder layers: the longest list of modules in the model."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else []
+    lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len, default=[])
 
 
 def drop_out(model: nn.Module, share: float) -> None:

@@ -60,9 +60,9 @@ class Joined:
         part, place = self._place(index)
         return self._sources[part].units(place) + self._units[part]
 
-    def document(self, unit: int) -> tuple[str, str, np.ndarray]:
+    def name(self, unit: int) -> tuple[str, str]:
         part = int(np.searchsorted(self._units, unit, side="right")) - 1
-        return self._sources[part].document(unit - int(self._units[part]))
+        return self._sources[part].name(unit - int(self._units[part]))
 
     def part_of(self, index: int) -> str:
         return self.names[self._place(index)[0]]

@@ -28,6 +28,7 @@ RECENT = 5  # steps whose median a step is compared with
 LOSS_FLOOR = 0.02  # least scale of a loss, as a share of what is expected: a flat curve must not make noise a spike
 GRADIENT_FLOOR = 0.25  # least scale of the logarithm of the gradient norm
 NAMED = 10  # documents that a report names
+EXCERPT_TOKENS = 200  # of each of them
 
 
 class Spike(StrictModel):
@@ -138,9 +139,9 @@ class SpikeWatch:
 
     def restore(self, state: list[list[float]]) -> None:
         self.losses, self.gradients = Series(self.config.history), Series(self.config.history)
-        for series, recent, distances in ((self.losses, *state[:2]), (self.gradients, *state[2:])):
-            series.recent.extend(recent)
-            series.distances.extend(distances)
+        for series, place in ((self.losses, 0), (self.gradients, 2)):
+            series.recent.extend(state[place])
+            series.distances.extend(state[place + 1])
 
 
 def describe(spike: Spike) -> str:

@@ -56,6 +56,12 @@ class Ragged:
         positions = positions_of(ids, END)
         return Sequence(ids, positions, positions > 0)
 
+    def units(self, index: int) -> np.ndarray:
+        return np.full(self.sizes[index], index)
+
+    def name(self, unit: int) -> tuple[str, str]:
+        return f"document {unit}", "ragged"
+
 
 def stage(**changes: Any) -> PretrainStage:
     values: dict[str, Any] = {"micro_batch": 4, "batch_tokens": 16 * LENGTH, "steps": 50, "checkpoint_every": 1}
@@ -307,12 +313,9 @@ def masked(context: Context) -> Any:
     return {"loss": loss.item(), "norm": update.grad_norm, "moved": not torch.equal(before, trainer.flat())}
 
 
-SCENARIOS = (accumulation, precision, switches, damages, flight, full, unfreezing, masked)
-
-
 def universal(context: Context) -> Any:
     """A checkpoint through conversion, as it happens when the number of ranks changes, but loaded by as many."""
-    trainer, other = Trainer(context), Trainer(context, micro_batch=2)
+    trainer, other = Trainer(context), Trainer(context)
     for number in range(3):
         trainer.step(number)
     saved = Checkpoints(context, trainer.engine)
@@ -324,6 +327,9 @@ def universal(context: Context) -> Any:
     groups = [group["weight_decay"] for group in other.engine._engine.optimizer.param_groups]
     left = sorted(path.name for path in saved.folder.iterdir() if not path.name.startswith("step-"))
     return {"equal": equal, "decays": groups, "next": [trainer.step(3), other.step(3)], "left": left}
+
+
+SCENARIOS = (accumulation, precision, switches, damages, flight, full, universal, unfreezing, masked)
 
 
 def main(folder: str, rank: int, supervisor: int) -> None:

@@ -191,7 +191,6 @@ def _lives(pid: int) -> bool:
         return False
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_killed_every_time_fails_the_job(spec_of, tmp_path):
     """No endless restarts: after three the job fails, and says by what signal."""
     spec = spec_of(tmp_path)

@@ -117,7 +117,7 @@ def test_replayed_documents_do_not_run_together(parent, records):
         starts = np.flatnonzero(np.diff(units, prepend=-1))
         assert np.array_equal(np.flatnonzero(sequence.positions == 0), starts)
         assert not sequence.supervised[starts].any()
-        assert source.document(int(units[0]))[1] == "stdlib"
+        assert source.name(int(units[0]))[1] == "stdlib"
 
 
 def test_missing_category_names_those_there_are(records, tmp_path):

@@ -56,7 +56,7 @@ def test_spikes_are_seen_and_do_not_become_usual():
         (81, "gradient_spike"),
         (82, "gradient_not_a_number"),
     ]
-    assert "loss spike of" in describe(found[0]) and found[0].z > 8
+    assert "loss spike of" in describe(found[0]) and (found[0].z or 0) > 8
 
 
 def test_a_restored_watch_judges_alike():
@@ -165,6 +165,7 @@ def test_a_poisoned_batch_is_rolled_back_and_named(clean, tmp_path):
     assert set(worst) <= named, "the worst documents are the poisoned ones"
     page = Path(event["report"]).read_text()
     assert all(identity in page for identity in worst)
+    assert "import " not in event["documents"][0]["text"], "what is shown is the poison, not the document's head"
 
     steps = steps_of(job)
     assert [line["step"] for line in steps] == list(range(1, 41)), "every step is reported once"
