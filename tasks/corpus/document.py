@@ -80,7 +80,8 @@ def parse_record(record: dict[str, Any], default_source: str) -> Document | Faul
         identity = doc_id(text)
     except UnicodeEncodeError as error:
         return Fault("lone_surrogate", f"at character {error.start}")
-    if not text.isascii() and (marks := _combining_run().search(text)):
+    # A run that long covers a multiple of its length: most texts need no search, which is slow, to have none.
+    if any(map(unicodedata.combining, text[MOST_MARKS - 1 :: MOST_MARKS])) and (marks := _combining_run().search(text)):
         return Fault("combining_marks", f"more than {MOST_MARKS} in a row at character {marks.start()}")
     kind = record.get("kind") if record.get("kind") in KINDS else None
     extra = {key: value for key, value in record.items() if key not in RESERVED and not (key == "kind" and kind)}
