@@ -41,8 +41,8 @@ def _joins(point):  # type: ignore[no-untyped-def]
 def split_words(points, table):  # type: ignore[no-untyped-def]
     """Starts and ends of the words and marks of a text with spaces, each shape (n,).
 
-    A word is a run of letters and digits that may go on after joiners (`don't`, `a.b`, `x/y`); a run of other
-    characters that are not white space is one mark.
+    A word is a run of letters and digits that may go on after joiners (`don't`, `a.b`, `x/y`); of other characters
+    that are not white space a run of the same one (`...`, `--`) is one mark.
     """
     size = len(points)
     starts = np.empty(size, dtype=np.int32)
@@ -68,7 +68,8 @@ def split_words(points, table):  # type: ignore[no-untyped-def]
                 while position < size and table[points[position]] & WORD:
                     position += 1
         else:
-            while position < size and not table[points[position]] & (WORD | SPACE):
+            mark = points[position]
+            while position < size and points[position] == mark:
                 position += 1
         ends[count] = position
         count += 1

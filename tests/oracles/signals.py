@@ -14,7 +14,7 @@ CODE_LINE = re.compile(
     r"|return\b|if\s*\(|for\s*\(|while\s*\(|@\w+|</?\w+[ >]|\}|elif |else:|try:|except\b)"
     r"|[;{}]\s*$|\)\s*:\s*$|^\s*\w+ = "
 )
-WORD = re.compile(r"\w+(?:['’\-./:@]+\w+)*|[^\w\s]+")
+WORD = re.compile(r"\w+(?:['’\-./:@]+\w+)*|([^\w\s])\1*")
 SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s|$)|[。！？…]")
 PUNCTUATION = frozenset(PUNCTUATION_MARKS)
 BULLETS = ("•", "-", "*", "‣", "·")
@@ -77,7 +77,7 @@ def repeated_grams(words: list[str], n: int) -> int:
 
 def signals(text: str, language: str, stop_words: set[str]) -> dict[str, float]:
     total = len(text)
-    words = chinese_words(text) if language == "zh" else WORD.findall(text)
+    words = chinese_words(text) if language == "zh" else [match.group() for match in WORD.finditer(text)]
     plain = [word for word in words if not PUNCTUATION.issuperset(word)]
     lines = [line for line in text.split("\n") if line.strip()]
     stripped = [line.strip() for line in lines]
