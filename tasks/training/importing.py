@@ -45,7 +45,7 @@ def import_instructions(
             else:
                 seen.add(row["id"])
                 records.append(row)
-        report = {
+        report: dict[str, Any] = {
             "schema_version": 1,
             "file": key,
             "read": counts["read"],

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 import yaml
@@ -44,7 +45,7 @@ def trial(rate: float, steps: int, loss: float | None, error: str = "") -> dict:
 
 
 def test_page_has_every_trial_and_a_line_for_each_of_the_others():
-    grid = {"optimizer.learning_rate": [1e-3, 3e-3], "steps": [10, 20]}
+    grid: dict[str, list[Any]] = {"optimizer.learning_rate": [1e-3, 3e-3], "steps": [10, 20]}
     trials = [trial(3e-3, 10, 2.5), trial(1e-3, 10, 2.75), trial(1e-3, 20, 3.0), trial(3e-3, 20, None, "<lost>")]
     html = page("tiny: sft", "heldout_loss", grid, trials)
     HTMLParser().feed(html)

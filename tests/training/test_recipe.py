@@ -7,7 +7,7 @@ import pytest
 from tasks.errors import ConfigError, DataError
 from tasks.settings import CONTRACTS
 from tasks.training.plan import StageSpec
-from tasks.training.recipe import load_recipe
+from tasks.training.recipe import SftStage, load_recipe
 
 TINY = (CONTRACTS / "recipes" / "tiny.yaml").read_text()
 
@@ -149,4 +149,5 @@ def test_adaptation_is_slow_and_short(tmp_path, rate, steps, good):
 
 def test_standard_mixture(tmp_path):
     stage = load_recipe(tuned(tmp_path, "parent_share: 0.08", "mixture: standard")).stage("s")
+    assert isinstance(stage, SftStage) and stage.mixture
     assert stage.mixture.shares == {"general": 0.3, "code": 0.25, "reasoning": 0.2, "creative": 0.15, "refusals": 0.1}

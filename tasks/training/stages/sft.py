@@ -27,12 +27,11 @@ from tasks.training.unfreezing import ProgressiveUnfreezing, unit_of
 
 def run(context: Context) -> None:
     """Tune the parent on packed conversations and replayed documents, keep the best, export and publish."""
-    config = context.spec.config
-    assert isinstance(config, TuningStage)
+    assert isinstance(context.spec.config, TuningStage)
     join_ranks(context)
 
     parent, ancestor = context.parent("model"), read_artifact(context.spec.parents["model"].uri)
-    config = with_peak(config, ancestor)
+    config = with_peak(context.spec.config, ancestor)
     tokenizer = load_tokenizer(parent)
     records = read_instructions(context.spec.data["instructions"].uri, config)
     groups = grouped(records.splits, config)
