@@ -36,7 +36,11 @@ class LocalStore:
         seen: set[tuple[int, int]] = set()  # folders, so that a loop of links ends
         for folder, folders, files in os.walk(base, followlinks=True, onerror=closed.append):
             folders.sort()  # of two links to one folder, always the same one is followed
-            status = Path(folder).stat()
+            try:
+                status = Path(folder).stat()
+            except FileNotFoundError:  # since it was listed
+                folders.clear()
+                continue
             if (status.st_dev, status.st_ino) in seen:
                 folders.clear()
                 continue

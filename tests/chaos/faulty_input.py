@@ -166,7 +166,6 @@ def _dictionary() -> bytes:
 
 
 HUGE = 100_000_000  # characters of one document
-MANY = 100_000  # documents of three characters
 
 FAULTS = [
     Fault("rows/bad.jsonl", _bad_rows(), kept=3, quarantined=BAD_ROWS),

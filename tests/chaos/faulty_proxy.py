@@ -1,6 +1,6 @@
 """An HTTP proxy that spoils a share of requests, the same ones for the same seed.
 
-What happens to a request is drawn from (seed, method, path, how often it came before), and not from the order in which
+What happens to a request is drawn from (seeds, method, path, how often it came before), and not from the order in which
 threads arrive. A client that asks again is told the truth sooner or later, as with a real service.
 """
 
@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+from tests.chaos.runs import SEED
 
 SLOW_DOWN = "503 SlowDown"
 BEFORE = "dropped before the request was read on"
@@ -50,7 +52,7 @@ class Plan:
             self._seen[method, path] += 1
         if not (method.startswith(self.method) and path.startswith(self.path)):
             return None
-        draw = random.Random(f"{self.seed} {method} {path} {number}")
+        draw = random.Random(f"{SEED} {self.seed} {method} {path} {number}")
         possible = [kind for kind in self.kinds if kind != IN_REQUEST or has_body]
         if not possible or draw.random() >= self.share or (self.first is not None and number >= self.first):
             return None

@@ -1,6 +1,7 @@
 """What the tests of this folder share: text that passes every rule, a whole run of curation, and its outcome."""
 
 import hashlib
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import open_store
 from tasks.curation import steps
 
+SEED = int(os.environ.get("CHAOS_SEED", "1"))
 SNAPSHOT = "2026-11-30"
 WORDS = "the of and that have with be to in a data model text page word line time work part place case".split()  # noqa: SIM905
 
