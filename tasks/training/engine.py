@@ -251,6 +251,8 @@ class Engine:
             self._engine._config.load_universal_checkpoint = False
         for group, decay in zip(self._engine.optimizer.param_groups, decays, strict=True):
             group["weight_decay"] = decay  # the conversion gives every group the first one's
+        for moments in self._engine.optimizer.optimizer.state.values():
+            moments["step"] = moments["step"].clone()  # one tensor for all groups, which each would count on
         torch.distributed.barrier()
         if torch.distributed.get_rank() == 0:
             shutil.rmtree(scratch)

@@ -326,7 +326,12 @@ def universal(context: Context) -> Any:
     equal = torch.equal(trainer.flat(), other.flat())
     groups = [group["weight_decay"] for group in other.engine._engine.optimizer.param_groups]
     left = sorted(path.name for path in saved.folder.iterdir() if not path.name.startswith("step-"))
-    return {"equal": equal, "decays": groups, "next": [trainer.step(3), other.step(3)], "left": left}
+    return {
+        "equal": equal,
+        "decays": groups,
+        "next": [[t.step(n) for n in (3, 4, 5)] for t in (trainer, other)],
+        "left": left,
+    }
 
 
 SCENARIOS = (accumulation, precision, switches, damages, flight, full, universal, unfreezing, masked)
