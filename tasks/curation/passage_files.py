@@ -19,6 +19,7 @@ from tasks.corpus.manifest import Shard
 from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation.candidates import texts_of
+from tasks.curation.config import DedupConfig
 from tasks.curation.levels import each, find_duplicates
 from tasks.curation.members import finished_units, write_units
 from tasks.curation.passages import (
@@ -43,6 +44,7 @@ from tasks.curation.walk import DECIDED
 CODE_VERSION = 1  # raise when other passages may be cut
 SCHEMA_VERSION = 1
 SENTENCE = "sentence"
+AT_ONCE = 4096  # passages that are handed on together
 FOUND = pa.schema(
     [
         ("hash", pa.uint64()),
@@ -86,20 +88,26 @@ def write_paragraphs(part: int, work: str) -> dict[str, int]:
 def _paragraphs(run: Run, part: int) -> Iterator[pa.Table]:
     config, least = run.dedup(PARAGRAPH), run.config.dedup.paragraphs
     assert least is not None
-    bands, rows = bands_and_rows(config)
+    units: list[dict[str, Any]] = []
+    signatures: list[np.ndarray] = []
     for member, text in kept_prose(run, part):
-        places = long_enough(paragraphs(text), tokens(text), least.min_tokens)
-        if not places:
-            continue
         day = member["day"]
-        signatures = np.array([signature(text[start:end], config) for start, end in places])
-        units = [
-            member | {"start": start, "end": end, "identity": identity(text[start:end], day), "bands": None}
-            for start, end in places
-        ]
-        table = pa.Table.from_pylist(units, schema=UNITS)
-        column = packed(of_day(band_hashes(signatures, bands, rows), day))
-        yield table.set_column(UNITS.get_field_index("bands"), "bands", column)
+        for start, end in long_enough(paragraphs(text), tokens(text), least.min_tokens):
+            passage = text[start:end]
+            signatures.append(signature(passage, config))
+            units.append(member | {"start": start, "end": end, "identity": identity(passage, day), "bands": None})
+        if len(units) >= AT_ONCE:
+            yield _units(units, signatures, config)
+            units, signatures = [], []
+    if units:
+        yield _units(units, signatures, config)
+
+
+def _units(units: list[dict[str, Any]], signatures: list[np.ndarray], config: DedupConfig) -> pa.Table:
+    days = np.array([unit["day"] for unit in units], dtype=np.uint64)
+    bands = of_day(band_hashes(np.array(signatures), *bands_and_rows(config)), days)
+    table = pa.Table.from_pylist(units, schema=UNITS)
+    return table.set_column(UNITS.get_field_index("bands"), "bands", packed(bands))
 
 
 def kept_prose(run: Run, part: int) -> Texts:
@@ -148,27 +156,28 @@ def find_sentences(part: int, work: str) -> dict[str, int]:
     parts = run.parts(PARAGRAPH)
 
     def chunks() -> Iterator[Chunk]:
-        names = ("day", "characters", "doc_id", "shard", "row")
+        rows: list[tuple[Any, ...]] = []
         for member, text in kept_prose(run, part):
             counts = tokens(text)
-            places = [
-                place
-                for start, end in long_enough(paragraphs(text), counts, least.min_tokens)
-                if (member["shard"], member["row"], start) not in gone
-                for place in long_enough(sentences(text, start, end), counts, least.min_tokens)
-            ]
-            hashes = np.array([sentence_hash(text[slice(*place)], member["day"]) for place in places], dtype=np.uint64)
-            base = {name: member[name] for name in names} | {"part": part}
-            rows = [
-                base | {"hash": int(value), "start": start, "end": end}
-                for value, (start, end) in zip(hashes, places, strict=True)
-            ]
-            table = pa.Table.from_pylist(rows, schema=FOUND)
-            target = hashes % np.uint64(parts)
-            for number in np.unique(target).tolist():
-                yield int(number), table.filter(pa.array(target == number))
+            base = (member["day"], member["characters"], member["doc_id"], part, member["shard"], member["row"])
+            for start, end in long_enough(paragraphs(text), counts, least.min_tokens):
+                if (member["shard"], member["row"], start) not in gone:
+                    places = long_enough(sentences(text, start, end), counts, least.min_tokens)
+                    rows.extend((sentence_hash(text[slice(*place)], member["day"]), *base, *place) for place in places)
+            if len(rows) >= AT_ONCE:
+                yield from _by_hash(rows, parts)
+                rows = []
+        yield from _by_hash(rows, parts)
 
     return write_piece(run.store, name, FOUND, chunks(), {}, run.budget // 8)
+
+
+def _by_hash(rows: list[tuple[Any, ...]], parts: int) -> Iterator[Chunk]:
+    columns = list(zip(*rows, strict=True)) or [() for _ in FOUND.names]
+    table = pa.table([pa.array(column, field.type) for column, field in zip(columns, FOUND, strict=True)], schema=FOUND)
+    target = table["hash"].to_numpy() % np.uint64(parts)
+    for number in range(parts):
+        yield number, table.filter(pa.array(target == number))
 
 
 def find_repeats(part: int, work: str) -> dict[str, int]:

@@ -103,9 +103,9 @@ def sentence_hash(text: str, day: int) -> int:
     return xxhash.xxh3_64_intdigest(" ".join(text.split()).encode(), seed=day)
 
 
-def of_day(bands: np.ndarray, day: int) -> np.ndarray:
-    """Band hashes that never meet those of another snapshot's passages."""
-    return bands ^ np.uint64(day * 0x9E3779B97F4A7C15 % 2**64)
+def of_day(bands: np.ndarray, days: np.ndarray) -> np.ndarray:
+    """Band hashes, shape (n, bands), that never meet those of another snapshot's passages; `days` has shape (n,)."""
+    return bands ^ (days.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))[:, None]
 
 
 def cuts(text: str, passages: Sequence[Passage]) -> list[Passage]:
