@@ -170,7 +170,7 @@ def test_curation_gives_the_same_bytes_as_in_a_folder_and_writes_no_credential(
 
     good, bad = command("in", bucket), command("nothing here", bucket)
     assert good.returncode == 0, good.stderr
-    assert (bad.returncode, bad.stderr.count("\n")) == (1, 1) and "no shards found" in bad.stderr
+    assert (bad.returncode, bad.stderr.count("\n")) == (2, 1) and "has no shards" in bad.stderr
     assert tree(join(bucket, "out")) == tree(tmp_path / "out")
     assert len({kind for _, kind in plan.happened}) >= 3, plan.happened
     written = b"".join(store.read(entry.key) for entry in store.list("out/"))
