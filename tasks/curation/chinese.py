@@ -73,11 +73,11 @@ def _build(text: str) -> Tables:
         tables[parent] = table << BITS | bits
         marks.extend([0] * (1 << bits))
         children.extend([NONE] * (1 << bits))
-        for mark, child in family:
-            slot = _slot(mark, bits)
+        for point, child in family:
+            slot = _slot(point, bits)
             while marks[table + slot]:
                 slot = (slot + 1) % (1 << bits)
-            marks[table + slot], children[table + slot] = mark, child
+            marks[table + slot], children[table + slot] = point, child
     nodes = np.empty((len(weights), 2))
     nodes.view(np.int64)[:, 0] = tables
     nodes[:, 1] = weights
@@ -90,7 +90,7 @@ def _build(text: str) -> Tables:
 
 
 @compiled
-def _slot(mark: int, bits: int) -> int:
+def _slot(mark, bits):  # type: ignore[no-untyped-def]
     """Where to look first for a character in a table of 2^bits (Fibonacci hashing)."""
     return ((mark * 40503) & 0xFFFF) >> (16 - bits)
 

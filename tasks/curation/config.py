@@ -46,7 +46,7 @@ class DedupConfig(StrictModel):
     )
     memory_budget: int = Field(2048, ge=64, description="MiB that a worker may use for clustering; changes no result")
     max_comparisons: int = Field(
-        100_000, ge=1, description="entries of earlier survivors looked at for one document; where it acts, the report counts it"
+        100_000, ge=1, description="earlier survivors looked at for one document; the report counts where it acts"
     )
     paragraphs: ParagraphConfig | None = Field(None, description="absent: paragraphs are not compared")
     sentences: SentenceConfig | None = Field(None, description="absent: sentences are not compared")

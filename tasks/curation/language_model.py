@@ -56,7 +56,7 @@ class _Reader:
 
     def array(self, kind: type, *shape: int) -> np.ndarray:
         count = int(np.prod(shape))
-        out = np.frombuffer(self.data, dtype=kind, count=count, offset=self.position).reshape(shape)
+        out: np.ndarray = np.frombuffer(self.data, dtype=kind, count=count, offset=self.position).reshape(shape)
         self.position += out.nbytes
         return out
 

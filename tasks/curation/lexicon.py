@@ -65,9 +65,8 @@ def _utf8(points: np.ndarray) -> np.ndarray:
             continue
         length = 2 if point < 0x800 else 3 if point < 0x10000 else 4
         for place in range(length - 1, 0, -1):
-            out[size + place] = 0x80 | point & 0x3F
-            point >>= 6
-        out[size] = ((0xF00 >> length) & 0xFF) | point
+            out[size + place] = 0x80 | (point >> 6 * (length - 1 - place)) & 0x3F
+        out[size] = ((0xF00 >> length) & 0xFF) | point >> 6 * (length - 1)
         size += length
     return out[:size]
 

@@ -1,4 +1,4 @@
-"""Tables that take a second to build, kept on disk: in the user's own cache folder, named by what they are built from."""
+"""Tables that take a second to build, kept in the user's own cache folder and named by what they are built from."""
 
 import hashlib
 import os
@@ -35,5 +35,5 @@ def _folder() -> Path:
 def _save(path: Path, tables: Tables) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        np.savez(file, **tables)
+        np.savez(file, allow_pickle=False, **tables)  # type: ignore[arg-type]  # its stub takes names for options
     Path(file.name).replace(path)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tasks.curation.config import load_curation
 from tasks.curation.rules import compare
 from tasks.curation.text import normalise
@@ -45,7 +47,7 @@ def measure_agreement(english: Path, chinese: Path, scratch: Path) -> dict[str, 
     failed = {rule: compare(table, rule_set.bounds[rule])[1] for rule in rule_set.bounds}
     table_words, length = rule_set.bounds["gopher_words"], rule_set.bounds["gopher_word_length"]
     words, lengths = table["words"].to_numpy(), table["mean_word_length"].to_numpy()
-    ours = {their: sum(failed[rule] for rule in rules) > 0 for their, rules in SAME.items()}
+    ours = {their: np.any([failed[rule] for rule in rules], axis=0) for their, rules in SAME.items()}
     ours |= {"min_doc_words": words < table_words.min, "max_doc_words": words > table_words.max}
     ours |= {"min_avg_word_length": lengths < length.min, "max_avg_word_length": lengths > length.max}
     agreement, differ = {}, {}

@@ -109,8 +109,8 @@ def verdicts(corpus: Path, scratch: Path) -> dict:
         "line_punct_thr": 0.12, "short_line_thr": 0.67, "char_duplicates_ratio": 0.01, "new_line_ratio": 0.3
     }.items():
         alone[name] = FineWebQualityFilter(**{**off, name: value}, stop_chars=STOP_CHARS)
-    c4 = {"filter_no_terminal_punct": False, "filter_lorem_ipsum": False, "filter_curly_bracket": False}
-    c4 |= {"min_num_sentences": -1, "min_words_per_line": -1}
+    c4: dict[str, int] = {"filter_no_terminal_punct": False, "filter_lorem_ipsum": False, "filter_curly_bracket": False}
+    c4 |= {"min_num_sentences": -1, "min_words_per_line": -1}  # off
     alone["too_few_sentences"] = C4QualityFilter(**{**c4, "min_num_sentences": 5})
     alone["lorem_ipsum"] = C4QualityFilter(**{**c4, "filter_lorem_ipsum": True})
     alone["curly_bracket"] = C4QualityFilter(**{**c4, "filter_curly_bracket": True})

@@ -22,7 +22,7 @@ def rate(side: dict[str, Any]) -> str:
 
 def rows(figures: Figures) -> list[tuple[str, ...]]:
     """(work, here, datatrove, factor, bar, whether the bar is met) of every part that was measured."""
-    out = []
+    out: list[tuple[str, ...]] = []
     for part, (name, bar) in FACTORS.items():
         if part in figures:
             found = figures[part]

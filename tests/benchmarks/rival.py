@@ -10,8 +10,8 @@ import orjson
 
 from tests.benchmarks.corpus import WORK
 
-PACKAGES = ("datatrove[io]==0.10.1", "tokenizers==0.23.3", "spacy==3.8.18", "nltk==3.10.4", "tldextract==5.4.0")
-PACKAGES += ("xxhash==3.6.0",)  # datatrove hashes strings, which xxhash 4 refuses
+PACKAGES = ["datatrove[io]==0.10.1", "tokenizers==0.23.3", "spacy==3.8.18", "nltk==3.10.4", "tldextract==5.4.0"]
+PACKAGES += ["xxhash==3.6.0"]  # datatrove hashes strings, which xxhash 4 refuses
 SIDE = Path(__file__).with_name("datatrove_side.py")
 VENV = Path(os.environ.get("BENCH_VENV") or WORK.parent / "bench-venv")
 
