@@ -148,6 +148,7 @@ print(submit(spec).lease().token)
 """
 
 
+@pytest.mark.slow
 def test_two_submitters_and_an_owner_that_comes_back(spec_of, undisturbed, tmp_path, monkeypatch):
     """Two processes submit at once: one job. Its owner is stopped like a machine that hangs, on a host that nobody can
     reach: another takes over, and when the first wakes, all that it still wants to write is refused."""
