@@ -131,8 +131,7 @@ def test_other_numbers_of_ranks(spec_of, tmp_path):
     assert [line["tokens"] for line in found] == [line["tokens"] for line in expected]
     losses, wanted = ([line["loss"] for line in lines] for lines in (found, expected))
     assert losses[:8] == wanted[:8]
-    assert losses[8:10] == pytest.approx(wanted[8:10], rel=1e-5), "right after the first change"
-    assert losses == pytest.approx(wanted, rel=2e-3), "rounding grows with every step, but stays small"
+    assert losses == pytest.approx(wanted, rel=1e-6), "sums in another order, no more"
     assert sum("checkpoint_converted" in line for line in events(job)) == 2
 
 
