@@ -11,6 +11,6 @@ from tasks.curation.cluster import _activated
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[Client]:
     """A client with one worker thread, which the steps find and share."""
-    options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     with Client(**options) as client, _activated(client):
         yield client

@@ -138,7 +138,7 @@ def main() -> None:
     bands, rows = bands_and_rows(CONFIG)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client,
+        Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client,
     ):
         texts = {language: with_edits(real_texts(SHARED_DATA, language, 400), language) for language in SOURCES}
         results = {language: measure(texts[language], client, Path(folder, language)) for language in SOURCES}

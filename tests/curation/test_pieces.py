@@ -24,7 +24,7 @@ from tasks.curation.levels import find_duplicates
 from tests.curation.clustering import Members
 
 texts = [open(path).read().split("\\x1e") for path in sys.argv[2:]]
-with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     find_duplicates(client, sys.argv[1], "document", Members(texts))
 """
 
