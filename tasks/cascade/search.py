@@ -18,7 +18,7 @@ from tasks.errors import AthanorError, ConfigError
 from tasks.evaluation.stages import evaluate_stage
 from tasks.settings import named_file
 from tasks.training.job import submit
-from tasks.training.plan import plan_stage
+from tasks.training.plan import StageSpec, plan_stage
 from tasks.training.recipe import load_recipe
 
 MOST_TRIALS = 64
@@ -79,19 +79,7 @@ def search(
                 instructions=instructions,
                 parents=parents,
             )
-            job = submit(spec)
-            try:
-                status = job.wait()
-            except BaseException:  # an interrupt must not leave the trainer running behind the terminal's back
-                job.cancel()
-                raise
-            if status.state != "succeeded":
-                raise AthanorError(status.message)
-            metrics = evaluate_stage(spec)
-            if not isinstance(metrics.get(metric), int | float):
-                numbers = sorted(name for name, value in metrics.items() if isinstance(value, int | float))
-                raise ConfigError(f"--metric {metric}: this stage measures {', '.join(numbers)}")
-            trial |= {metric: metrics[metric], "artifact": spec.artifact, "seconds": metrics.get("train_seconds")}
+            trial |= _measured(spec, metric)
         except ConfigError:
             raise
         except AthanorError as error:
@@ -105,6 +93,23 @@ def search(
     results.write("search.html", page(f"{plan.name}: {stage}", metric, grid, trials).encode())
     tell(f"search: {join(where, 'search.html')}")
     return trials
+
+
+def _measured(spec: StageSpec, metric: str) -> dict[str, Any]:
+    """Train (or find trained) one trial and read its figure. Raises AthanorError when training fails."""
+    job = submit(spec)
+    try:
+        status = job.wait()
+    except BaseException:  # an interrupt must not leave the trainer running behind the terminal's back
+        job.cancel()
+        raise
+    if status.state != "succeeded":
+        raise AthanorError(status.message)
+    metrics = evaluate_stage(spec)
+    if not isinstance(metrics.get(metric), int | float):
+        numbers = sorted(name for name, value in metrics.items() if isinstance(value, int | float))
+        raise ConfigError(f"--metric {metric}: this stage measures {', '.join(numbers)}")
+    return {metric: metrics[metric], "artifact": spec.artifact, "seconds": metrics.get("train_seconds")}
 
 
 def _value(text: str) -> Any:
