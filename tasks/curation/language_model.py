@@ -252,6 +252,7 @@ def _predict(line, model):  # type: ignore[no-untyped-def]
 def predict(text: str) -> tuple[str, float]:
     """The most probable label of a text and its probability in 0–1, as fastText gives them for it as one line."""
     model, labels = load_model()
-    line = np.frombuffer(f" {' '.join(text.split())} ".encode(), dtype=np.uint8).copy()
+    words = text.replace("\0", " ").split()  # to fastText NUL is white space, too
+    line = np.frombuffer(f" {' '.join(words)} ".encode(), dtype=np.uint8).copy()
     label, score = _predict(line, model)
     return labels[label], min(score, 1.0)  # the added 1e-5 overshoots

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.shards import Row, read_shard
@@ -45,6 +45,7 @@ PIECES = ["the", "le", "der", "数据", "データ", "не", "__label__en", "__l
         st.lists(st.sampled_from(PIECES), max_size=20).map(" ".join),
     )
 )
+@example("\0L")
 def test_predictions_are_those_of_fasttext(text: str) -> None:
     assert same_as_fasttext(text)
 
