@@ -9,8 +9,8 @@ from tests.benchmarks.corpus import CHINESE, ENGLISH
 
 REPORT = Path(__file__).with_name("REPORT.md")
 FIXED = (
-    "on so little text the fixed cost of its steps (leases, manifests, statuses, Dask's event loop, which runs on while "
-    "the machine is busy with other work) is a large part of the time. Compare the runs of `growth`, by documents:"
+    "on so little text the fixed cost of its steps (leases, manifests, statuses, Dask's event loop, which runs on "
+    "while the machine is busy with other work) is a large part of the time, as *Growth* shows."
 )
 Figures = dict[str, dict[str, Any]]
 FACTORS = {
