@@ -62,12 +62,16 @@ def met(good: bool) -> str:
 
 def write_report(figures: Figures) -> None:
     dates = {part: found["when"] for part, found in figures.items()}
+    parts_line = "; ".join(
+        f"{part} {found['when']}, {found['megabytes']:g} MB" for part, found in sorted(figures.items())
+    )
     lines = [
         "# Benchmark",
         "",
         f"`make bench`, {max(dates.values())}, Python {platform.python_version()}, {os.cpu_count()} cores.",
         "CPU seconds of all processes that did the work, warm, one worker. datatrove 0.10.1, its default tokenizer.",
         f"English: {', '.join(ENGLISH)}. Chinese: {', '.join(CHINESE)}.",
+        f"Each part when and on how much: {parts_line}.",
         "",
         "| work | this project | datatrove | factor | bar | |",
         "| --- | --- | --- | --- | --- | --- |",
