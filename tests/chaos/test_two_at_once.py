@@ -80,6 +80,7 @@ def test_two_configurations_do_not_mix(landing: Path, undisturbed: Path, stricte
     assert tree(output) == tree(undisturbed)
 
 
+@pytest.mark.slow
 def test_the_same_group_twice_at_once_is_harmless(landing: Path, undisturbed: Path, tmp_path: Path) -> None:
     """As when a task that counted as lost is still at work: signals and verdicts may be shared."""
     output = tmp_path / "out"
