@@ -9,7 +9,7 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    from tasks.curation import index_cli
+    from tasks.curation.dedup import index_cli
 
     app.command()(curate)
     app.command()(why)

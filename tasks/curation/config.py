@@ -169,7 +169,7 @@ class CurationConfig(StrictModel):
 
 def load_curation(name: str) -> CurationConfig:
     """The configuration of that name, or at that path. Raises ConfigError when it names an unknown signal or key."""
-    from tasks.curation.shingles import new_index
+    from tasks.curation.dedup.shingles import new_index
     from tasks.curation.signals import check_signals
 
     path = named_file("curation", name)

@@ -22,7 +22,7 @@ from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import join, open_store, read_json
 from tasks.curation.config import CurationConfig
 from tasks.curation.signal_files import read_signals
-from tasks.curation.text import normalise
+from tasks.curation.text.normalise import normalise
 from tasks.errors import DataError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tasks.corpus.shards import TEXT_SUFFIXES, BadRow, BadTail, Row, read_shard,
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation import signals
 from tasks.curation.config import CurationConfig
-from tasks.curation.shingles import signature
+from tasks.curation.dedup.shingles import signature
 from tasks.errors import DataError, StorageError
 
 SCHEMA_VERSION = 1

@@ -12,15 +12,15 @@ from functools import lru_cache
 import ahocorasick_rs
 import numpy as np
 
-from tasks.curation.chinese import split_chinese
-from tasks.curation.code_points import classes, code_points, lower_case
 from tasks.curation.config import CurationConfig, RuleSet
-from tasks.curation.language import identify
-from tasks.curation.lexicon import lexicon_hits
-from tasks.curation.program_text import looks_like_code
-from tasks.curation.text import normalise
-from tasks.curation.text_kernels import TextCounts, text_counts
-from tasks.curation.word_kernels import DUPLICATE, TOP, WordCounts, lower_case_hashes, split_words, word_counts
+from tasks.curation.text.chinese import split_chinese
+from tasks.curation.text.code_points import classes, code_points, lower_case
+from tasks.curation.text.language import identify
+from tasks.curation.text.lexicon import lexicon_hits
+from tasks.curation.text.normalise import normalise
+from tasks.curation.text.program_text import looks_like_code
+from tasks.curation.text.text_kernels import TextCounts, text_counts
+from tasks.curation.text.word_kernels import DUPLICATE, TOP, WordCounts, lower_case_hashes, split_words, word_counts
 from tasks.errors import ConfigError
 
 CODE_VERSION = 3  # raise when any signal's value may change

@@ -14,10 +14,11 @@ from tasks.corpus.manifest import DATE, Manifest, Shard, read_manifest, take_inv
 from tasks.corpus.manifest import NAME as MANIFEST
 from tasks.corpus.shards import is_shard
 from tasks.corpus.storage import join, open_store, to_json, write_json
-from tasks.curation import signal_files, signals, verdict_files, walk
+from tasks.curation import signal_files, signals, verdict_files
 from tasks.curation.cluster import dask_client, map_shards
 from tasks.curation.config import CurationConfig, load_curation
-from tasks.curation.duplicate_files import cluster, read_summary
+from tasks.curation.dedup import walk
+from tasks.curation.dedup.duplicate_files import cluster, read_summary
 from tasks.curation.report import add_up
 from tasks.curation.signal_files import read_status, write_signals
 from tasks.curation.verdict_files import read_verdict_status, write_shard_verdicts

@@ -16,13 +16,13 @@ from tasks.corpus.manifest import Shard
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation.config import CurationConfig
-from tasks.curation.duplicate_files import read_duplicates
-from tasks.curation.passage_files import SPAN, read_cuts
+from tasks.curation.dedup.duplicate_files import read_duplicates
+from tasks.curation.dedup.passage_files import SPAN, read_cuts
+from tasks.curation.dedup.takedown import RULE as TAKEN_DOWN
 from tasks.curation.rules import REASONS, Reason, failed_rules
 from tasks.curation.signal_files import read_signals, read_status, signals_key
 from tasks.curation.signals import Span, cut
-from tasks.curation.takedown import RULE as TAKEN_DOWN
-from tasks.curation.text import normalise
+from tasks.curation.text.normalise import normalise
 from tasks.errors import ConservationError, DataError
 
 SCHEMA_VERSION = 2

@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.curation.config import load_curation
 from tasks.curation.rules import compare
-from tasks.curation.text import normalise
+from tasks.curation.text.normalise import normalise
 from tests.benchmarks import rival
 from tests.benchmarks.corpus import read, write
 from tests.benchmarks.parts import measured

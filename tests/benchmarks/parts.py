@@ -24,8 +24,8 @@ import zstandard
 from tasks.curation import signal_files, steps
 from tasks.curation.cluster import dask_client
 from tasks.curation.config import CurationConfig, load_curation
+from tasks.curation.dedup.shingles import signature
 from tasks.curation.rules import failed_rules
-from tasks.curation.shingles import signature
 from tasks.curation.signals import measure_all
 from tasks.settings import CONTRACTS
 from tests.benchmarks import rival
@@ -188,7 +188,7 @@ def start(english: Path, chinese: Path, scratch: Path) -> dict[str, Any]:
     """A fresh process up to its first measured document, English and Chinese: imports, cached kernels and tables."""
     code = (
         "from tasks.curation.config import load_curation\n"
-        "from tasks.curation.shingles import signature\n"
+        "from tasks.curation.dedup.shingles import signature\n"
         "from tasks.curation.signals import measure_all\n"
         "config = load_curation('default')\n"
         f"measure_all({WARM!r}, config)\n"

@@ -12,12 +12,12 @@ from tasks.corpus.document import doc_id
 from tasks.corpus.manifest import Shard
 from tasks.corpus.storage import to_json
 from tasks.curation.config import CurationConfig, DedupConfig
-from tasks.curation.levels import find_duplicates
-from tasks.curation.members import finished_units, write_units
-from tasks.curation.pieces import read_piece
-from tasks.curation.plan import DOCUMENT, NAME, REF_BITS, Plan, load_run
-from tasks.curation.shingles import bands_and_rows, signature
-from tasks.curation.units import UNITS, band_hashes, packed
+from tasks.curation.dedup.levels import find_duplicates
+from tasks.curation.dedup.members import finished_units, write_units
+from tasks.curation.dedup.pieces import read_piece
+from tasks.curation.dedup.plan import DOCUMENT, NAME, REF_BITS, Plan, load_run
+from tasks.curation.dedup.shingles import bands_and_rows, signature
+from tasks.curation.dedup.units import UNITS, band_hashes, packed
 
 
 @dataclass(frozen=True)

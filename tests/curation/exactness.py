@@ -17,8 +17,8 @@ import orjson
 from distributed import Client
 
 from tasks.curation.config import DedupConfig
-from tasks.curation.shingles import bands_and_rows, jaccard, shingles, signature
-from tasks.curation.units import band_hashes
+from tasks.curation.dedup.shingles import bands_and_rows, jaccard, shingles, signature
+from tasks.curation.dedup.units import band_hashes
 from tests.conftest import SHARED_DATA
 from tests.curation.clustering import cluster_texts
 

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.corpus.shards import write_shard
-from tasks.curation import index as indexes
 from tasks.curation import steps
-from tasks.curation.takedown import take_down
+from tasks.curation.dedup import index as indexes
+from tasks.curation.dedup.takedown import take_down
 from tasks.errors import ConfigError, DataError
 from tests.curation.test_levels import lenient, rows, run
 from tests.curation.test_steps import english
@@ -72,7 +72,7 @@ def test_day_by_day_gives_the_survivors_of_all_at_once(
 
 def test_earlier_text_is_read_again_only_where_it_is_a_candidate(by_day: Path) -> None:
     from tasks.corpus.storage import open_store
-    from tasks.curation.duplicate_files import read_summary
+    from tasks.curation.dedup.duplicate_files import read_summary
 
     summary = read_summary(open_store(str(by_day / DAYS[1])))
     earlier = len(survivors(by_day / DAYS[0]))
@@ -174,7 +174,7 @@ def test_commands(by_day: Path, tmp_path: Path) -> None:
     import typer
     from typer.testing import CliRunner
 
-    from tasks.curation import index_cli
+    from tasks.curation.dedup import index_cli
 
     base, app = copied(by_day, tmp_path), typer.Typer()
     index_cli.register(app)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import LocalStore
 from tasks.curation.config import load_curation
-from tasks.curation.language_model import predict
 from tasks.curation.signals import measure
+from tasks.curation.text.language_model import predict
 
 CONFIG = load_curation("default")
 ENGLISH = "The committee read the report and found that the results were better than those of the year before. "

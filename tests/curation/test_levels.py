@@ -128,7 +128,7 @@ def test_neither_the_shards_order_nor_the_parts_matter(tmp_path: Path, monkeypat
         texts += [{"text": "\n\n".join(body), "id": f"{n} copy"}] * (n % 3 == 0)
     outcomes = []
     for shards, worth in ((1, 2_000), (4, 1)):
-        monkeypatch.setattr("tasks.curation.plan.WORTH", worth)
+        monkeypatch.setattr("tasks.curation.dedup.plan.WORTH", worth)
         folder = tmp_path / f"{shards}"
         noise.shuffle(texts)
         for number in range(shards):

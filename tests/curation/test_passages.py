@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.curation.passages import Passage, cuts, long_enough, paragraphs, sentences, tokens, without
+from tasks.curation.dedup.passages import Passage, cuts, long_enough, paragraphs, sentences, tokens, without
 
 GUARDED = """First one here. Second!
 

@@ -11,8 +11,8 @@ import pytest
 from distributed import Client
 
 from tasks.curation.config import DedupConfig
-from tasks.curation.levels import find_duplicates
-from tasks.curation.plan import DOCUMENT, cut_into_parts
+from tasks.curation.dedup.levels import find_duplicates
+from tasks.curation.dedup.plan import DOCUMENT, cut_into_parts
 from tasks.settings import REPOSITORY
 from tests.curation.clustering import losers, plan_texts
 from tests.curation.test_dedup import families, reference
@@ -20,7 +20,7 @@ from tests.curation.test_dedup import families, reference
 RUN = """
 import sys
 from distributed import Client
-from tasks.curation.levels import find_duplicates
+from tasks.curation.dedup.levels import find_duplicates
 from tests.curation.clustering import Members
 
 texts = [open(path).read().split("\\x1e") for path in sys.argv[2:]]
@@ -33,7 +33,7 @@ BOUNDED = """
 import resource, sys
 from pathlib import Path
 import psutil
-from tasks.curation import levels
+from tasks.curation.dedup import levels
 from tasks.curation.config import DedupConfig
 from tests.curation.clustering import plan_texts, losers
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.curation.config import DedupConfig
-from tasks.curation.shingles import as_minhash, bands_and_rows, jaccard, new_index, shingles, signature
-from tasks.curation.units import band_hashes
+from tasks.curation.dedup.shingles import as_minhash, bands_and_rows, jaccard, new_index, shingles, signature
+from tasks.curation.dedup.units import band_hashes
 from tests.oracles import shingles as oracle
 
 CONFIG = DedupConfig()

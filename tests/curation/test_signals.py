@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import LocalStore
-from tasks.curation.chinese import split_chinese
-from tasks.curation.code_points import classes, code_points, folded_points
 from tasks.curation.config import CurationConfig, load_curation
-from tasks.curation.lexicon import _folded as folded_utf8
-from tasks.curation.lexicon import lexicon_hits
-from tasks.curation.program_text import looks_like_code
 from tasks.curation.signals import NAMES, cut, measure
-from tasks.curation.text import normalise
+from tasks.curation.text.chinese import split_chinese
+from tasks.curation.text.code_points import classes, code_points, folded_points
+from tasks.curation.text.lexicon import _folded as folded_utf8
+from tasks.curation.text.lexicon import lexicon_hits
+from tasks.curation.text.normalise import normalise
+from tasks.curation.text.program_text import looks_like_code
 from tests.oracles import signals as oracle
 
 CONFIG = load_curation("default")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.curation.table_cache import Tables, cached_tables
+from tasks.curation.text.table_cache import Tables, cached_tables
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tasks.curation.config import DedupConfig
-from tasks.curation.shingles import as_minhash, jaccard, new_index
+from tasks.curation.dedup.shingles import as_minhash, jaccard, new_index
 
 
 @dataclass(frozen=True, slots=True)

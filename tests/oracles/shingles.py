@@ -6,8 +6,8 @@ import numpy as np
 import xxhash
 from datasketch import MinHash
 
-from tasks.curation.code_points import UNSPACED_RANGES as UNSPACED
 from tasks.curation.config import DedupConfig
+from tasks.curation.text.code_points import UNSPACED_RANGES as UNSPACED
 
 TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+")
 MASK = 2**64 - 1

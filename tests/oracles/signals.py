@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-from tasks.curation.code_points import PUNCTUATION_MARKS, TERMINAL_MARKS
+from tasks.curation.text.code_points import PUNCTUATION_MARKS, TERMINAL_MARKS
 
 CODE_LINE = re.compile(
     r"^\s*(?:def |class |import |from \S+ import |#include|#define|function |var |let |const |public |private "

@@ -14,7 +14,7 @@ import ahocorasick_rs
 import numba
 import numpy as np
 
-from tasks.curation.code_points import folded_points
+from tasks.curation.text.code_points import folded_points
 
 _HAN = re.compile("[\u3400-\u9fff]")
 

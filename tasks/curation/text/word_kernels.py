@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from tasks.curation.code_points import LETTER, PUNCTUATION, SPACE, WORD
+from tasks.curation.text.code_points import LETTER, PUNCTUATION, SPACE, WORD
 
 JOINERS = np.array([ord(mark) for mark in "'’-./:@"], dtype=np.uint32)
 TOP, DUPLICATE = (2, 3, 4), (5, 6, 7, 8, 9, 10)  # n of the n-grams counted

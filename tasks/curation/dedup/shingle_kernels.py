@@ -7,7 +7,7 @@ Everything is exact integer arithmetic modulo 2^64 or 2^32, so the same text giv
 import numba
 import numpy as np
 
-from tasks.curation.code_points import UNSPACED, WORD
+from tasks.curation.text.code_points import UNSPACED, WORD
 
 
 @numba.njit(cache=True, nogil=True)

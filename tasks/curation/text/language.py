@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tasks.curation.code_points import UNSPACED, classes
 from tasks.curation.config import LanguageConfig
-from tasks.curation.language_model import predict
+from tasks.curation.text.code_points import UNSPACED, classes
+from tasks.curation.text.language_model import predict
 
 UNSPACED_LANGUAGES = frozenset(("zh", "yue", "wuu", "ja", "th", "lo", "km", "my"))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numba
 import numpy as np
 
-from tasks.curation.code_points import SPACE, WORD
+from tasks.curation.text.code_points import SPACE, WORD
 
 HEAD_CHARACTERS, HEAD_LINES, FEWEST_LINES, SHARE = 20_000, 200, 5, 0.4
 # What a line of code begins with, after its indentation, character for character …

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from tasks.curation.code_points import SPACE
-from tasks.curation.table_cache import Tables, cached_tables
+from tasks.curation.text.code_points import SPACE
+from tasks.curation.text.table_cache import Tables, cached_tables
 
 ROOTS = 0xA000  # what jieba looks up lies below this code point
 BITS = 5  # of a node's reference to its children, for the logarithm of their table's size

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tasks.curation.pieces import Chunk, read_piece, read_status, write_piece
-from tasks.curation.plan import REF_BITS, Run, load_run
+from tasks.curation.dedup.pieces import Chunk, read_piece, read_status, write_piece
+from tasks.curation.dedup.plan import REF_BITS, Run, load_run
 
 BANDS = pa.schema([("hash", pa.uint64()), ("ref", pa.int64())])
 EDGES = pa.schema([("node", pa.int64()), ("neighbour", pa.int64())])

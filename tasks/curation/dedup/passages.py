@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xxhash
 
-from tasks.curation.code_points import classes, code_points
-from tasks.curation.shingle_kernels import tokens_before
+from tasks.curation.dedup.shingle_kernels import tokens_before
+from tasks.curation.text.code_points import classes, code_points
 
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
 _OPENS = re.compile(

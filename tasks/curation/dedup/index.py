@@ -20,10 +20,10 @@ from tasks.corpus.artifact import content_hash
 from tasks.corpus.manifest import DATE, Shard
 from tasks.corpus.storage import Store, join, open_store, to_json
 from tasks.curation.config import DedupConfig
-from tasks.curation.pieces import read_groups
-from tasks.curation.plan import BYTES_A_DOCUMENT, EarlierPart
-from tasks.curation.shingles import SCHEME, bands_and_rows
-from tasks.curation.takedown import taken_down
+from tasks.curation.dedup.pieces import read_groups
+from tasks.curation.dedup.plan import BYTES_A_DOCUMENT, EarlierPart
+from tasks.curation.dedup.shingles import SCHEME, bands_and_rows
+from tasks.curation.dedup.takedown import taken_down
 from tasks.errors import ConfigError, DataError, StorageError
 from tasks.settings import StrictModel, explain
 

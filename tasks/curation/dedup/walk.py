@@ -16,13 +16,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from tasks.curation.candidates import CANDIDATES
 from tasks.curation.config import DedupConfig
-from tasks.curation.pieces import Chunk, read_piece, read_status, write_piece
-from tasks.curation.plan import REF_BITS, load_run
-from tasks.curation.shingles import bands_and_rows
-from tasks.curation.units import in_order, unpacked
-from tasks.curation.walk_kernels import count_shingles, walk
+from tasks.curation.dedup.candidates import CANDIDATES
+from tasks.curation.dedup.pieces import Chunk, read_piece, read_status, write_piece
+from tasks.curation.dedup.plan import REF_BITS, load_run
+from tasks.curation.dedup.shingles import bands_and_rows
+from tasks.curation.dedup.units import in_order, unpacked
+from tasks.curation.dedup.walk_kernels import count_shingles, walk
 from tasks.errors import DataError
 
 CODE_VERSION = 2  # raise when survivors may change

@@ -6,11 +6,11 @@ from typing import Any
 
 from distributed import Client
 
-from tasks.curation import walk
-from tasks.curation.candidates import write_candidates
 from tasks.curation.cluster import map_shards
-from tasks.curation.links import large_star, link, small_star
-from tasks.curation.plan import Run, load_run
+from tasks.curation.dedup import walk
+from tasks.curation.dedup.candidates import write_candidates
+from tasks.curation.dedup.links import large_star, link, small_star
+from tasks.curation.dedup.plan import Run, load_run
 from tasks.errors import DataError, StorageError
 
 

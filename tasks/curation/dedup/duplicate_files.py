@@ -18,18 +18,18 @@ from tasks.corpus.artifact import content_hash
 from tasks.corpus.manifest import Manifest, Shard
 from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import Store, join, open_store, to_json
-from tasks.curation import index as indexes
-from tasks.curation import passage_files, walk
 from tasks.curation.config import CurationConfig
-from tasks.curation.levels import each, find_duplicates
-from tasks.curation.members import write_members
-from tasks.curation.passage_files import find_passages
-from tasks.curation.pieces import read_piece, read_status
-from tasks.curation.plan import DOCUMENT, NAME, REF_BITS, Plan, Run, cut_into_parts, load_run
+from tasks.curation.dedup import index as indexes
+from tasks.curation.dedup import passage_files, walk
+from tasks.curation.dedup.levels import each, find_duplicates
+from tasks.curation.dedup.members import write_members
+from tasks.curation.dedup.passage_files import find_passages
+from tasks.curation.dedup.pieces import read_piece, read_status
+from tasks.curation.dedup.plan import DOCUMENT, NAME, REF_BITS, Plan, Run, cut_into_parts, load_run
+from tasks.curation.dedup.takedown import RULE as TAKEN_DOWN
+from tasks.curation.dedup.takedown import taken_down
 from tasks.curation.signal_files import read_signals, signals_key
 from tasks.curation.signal_files import read_status as signals_status
-from tasks.curation.takedown import RULE as TAKEN_DOWN
-from tasks.curation.takedown import taken_down
 
 SCHEMA_VERSION = 2
 SUMMARY = "summary.json"

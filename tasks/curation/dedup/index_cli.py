@@ -15,7 +15,7 @@ def index(
     compact: Annotated[bool, typer.Option(help="bring all snapshots' rows into one file")] = False,
 ) -> None:
     """Say of every snapshot how many survivors it has, and whether its clusters must be made again, and why."""
-    from tasks.curation import index as indexes
+    from tasks.curation.dedup import index as indexes
 
     if compact:
         done = indexes.compact(uri)
@@ -34,7 +34,7 @@ def takedown(
     root: Annotated[str, typer.Option("--index", help="the index; or the output folder of a run that has none")],
 ) -> None:
     """Take a document out from the next clustering on. A twin that lost to it comes back then."""
-    from tasks.curation.takedown import take_down
+    from tasks.curation.dedup.takedown import take_down
 
     new = take_down(root, doc_id, reason)
     typer.echo(f"{doc_id}: {'recorded' if new else 'was recorded before'}; curate the stale snapshots again:")
@@ -43,6 +43,6 @@ def takedown(
 
 
 def _stale(root: str) -> list[str]:
-    from tasks.curation.index import states
+    from tasks.curation.dedup.index import states
 
     return [state["snapshot"] for state in states(root) if state["stale"]]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from tasks.curation.code_points import ALPHANUMERIC, DIGIT, LETTER, SPACE, TERMINAL, UNSPACED
+from tasks.curation.text.code_points import ALPHANUMERIC, DIGIT, LETTER, SPACE, TERMINAL, UNSPACED
 
 BULLETS = np.array([ord(mark) for mark in "•-*‣·"], dtype=np.uint32)
 ELLIPSIS = ord("…")

@@ -11,9 +11,9 @@ import numpy as np
 import xxhash
 from datasketch import MinHash, MinHashLSH
 
-from tasks.curation.code_points import classes, folded_points
 from tasks.curation.config import DedupConfig
-from tasks.curation.shingle_kernels import minhash, shared_values, shingle_hashes
+from tasks.curation.dedup.shingle_kernels import minhash, shared_values, shingle_hashes
+from tasks.curation.text.code_points import classes, folded_points
 
 SCHEME = "affine32"
 

@@ -10,12 +10,12 @@ from tasks.corpus.manifest import Shard
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import open_store
 from tasks.curation.config import CurationConfig
-from tasks.curation.links import labels_of
-from tasks.curation.pieces import Chunk, read_piece, read_status, write_piece
-from tasks.curation.plan import REF_BITS, load_run
-from tasks.curation.shingles import shingles
-from tasks.curation.text import normalise
-from tasks.curation.units import UNITS
+from tasks.curation.dedup.links import labels_of
+from tasks.curation.dedup.pieces import Chunk, read_piece, read_status, write_piece
+from tasks.curation.dedup.plan import REF_BITS, load_run
+from tasks.curation.dedup.shingles import shingles
+from tasks.curation.dedup.units import UNITS
+from tasks.curation.text.normalise import normalise
 from tasks.errors import DataError
 
 CANDIDATES = pa.schema(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.curation.table_cache import Tables, cached_tables
+from tasks.curation.text.table_cache import Tables, cached_tables
 
 # Scripts written without spaces: Han with extensions, kana, Thai, Lao, Khmer, Myanmar.
 UNSPACED_RANGES = (

@@ -10,7 +10,7 @@ two sets can still share (positional filter, Xiao et al. 2008). Both filters are
 import numba
 import numpy as np
 
-from tasks.curation.shingle_kernels import shared_values
+from tasks.curation.dedup.shingle_kernels import shared_values
 
 SIZE_STEP = 1.05  # survivors are kept apart by the size of their sets, in classes of this ratio
 EPSILON = 1e-9  # filters may pass a pair too many, never one too few

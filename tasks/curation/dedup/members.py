@@ -7,14 +7,14 @@ import pyarrow as pa
 
 from tasks.corpus.manifest import Shard
 from tasks.corpus.storage import open_store
-from tasks.curation.index import SURVIVORS
-from tasks.curation.links import BANDS, band_chunks
-from tasks.curation.pieces import Chunk, read_groups, read_status, write_piece
-from tasks.curation.plan import DOCUMENT, Run, day_of, load_run
+from tasks.curation.dedup.index import SURVIVORS
+from tasks.curation.dedup.links import BANDS, band_chunks
+from tasks.curation.dedup.pieces import Chunk, read_groups, read_status, write_piece
+from tasks.curation.dedup.plan import DOCUMENT, Run, day_of, load_run
+from tasks.curation.dedup.shingles import bands_and_rows
+from tasks.curation.dedup.units import UNITS, band_hashes, identities, packed, unpacked
 from tasks.curation.rules import failed_rules
-from tasks.curation.shingles import bands_and_rows
 from tasks.curation.signal_files import read_signals
-from tasks.curation.units import UNITS, band_hashes, identities, packed, unpacked
 
 
 def write_members(part: int, work: str) -> dict[str, int]:

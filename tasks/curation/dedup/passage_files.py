@@ -18,11 +18,11 @@ from distributed import Client
 from tasks.corpus.manifest import Shard
 from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import open_store, to_json
-from tasks.curation.candidates import texts_of
 from tasks.curation.config import DedupConfig
-from tasks.curation.levels import each, find_duplicates
-from tasks.curation.members import finished_units, write_units
-from tasks.curation.passages import (
+from tasks.curation.dedup.candidates import texts_of
+from tasks.curation.dedup.levels import each, find_duplicates
+from tasks.curation.dedup.members import finished_units, write_units
+from tasks.curation.dedup.passages import (
     Passage,
     cuts,
     identity,
@@ -34,12 +34,12 @@ from tasks.curation.passages import (
     tokens,
     without,
 )
-from tasks.curation.pieces import Chunk, read_piece, read_status, write_piece
-from tasks.curation.plan import DOCUMENT, PARAGRAPH, REF_BITS, Run, load_run
-from tasks.curation.shingles import bands_and_rows, signature
+from tasks.curation.dedup.pieces import Chunk, read_piece, read_status, write_piece
+from tasks.curation.dedup.plan import DOCUMENT, PARAGRAPH, REF_BITS, Run, load_run
+from tasks.curation.dedup.shingles import bands_and_rows, signature
+from tasks.curation.dedup.units import UNITS, band_hashes, packed
+from tasks.curation.dedup.walk import DECIDED
 from tasks.curation.signal_files import read_signals
-from tasks.curation.units import UNITS, band_hashes, packed
-from tasks.curation.walk import DECIDED
 
 CODE_VERSION = 1  # raise when other passages may be cut
 SCHEMA_VERSION = 1
