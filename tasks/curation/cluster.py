@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import dask
 from distributed import Client, as_completed
+from distributed.deploy.spec import SpecCluster
 from distributed.deploy.subprocess import SubprocessCluster
 
 from tasks.errors import ClusterError
@@ -55,7 +56,7 @@ def dask_client(workers: int, scheduler: str | None = None) -> Iterator[Client]:
         _end(cluster, lost)
 
 
-def _end(cluster: SubprocessCluster, lost: bool) -> None:
+def _end(cluster: SpecCluster, lost: bool) -> None:
     """End the cluster's processes. One whose scheduler was `lost` cannot be asked to."""
     if not lost:
         cluster.close()

@@ -145,11 +145,11 @@ def _with_text(
         rows = wanted.get(shard.id)
         if not rows:
             continue
-        for item in read_shard(open_store(manifest.landing), shard.key, config.max_record_bytes):
-            if isinstance(item, Row) and item.index in rows:
-                document = parse_record(item.record, shard.source)
+        for read in read_shard(open_store(manifest.landing), shard.key, config.max_record_bytes):
+            if isinstance(read, Row) and read.index in rows:
+                document = parse_record(read.record, shard.source)
                 if isinstance(document, Document):
-                    texts[shard.id, item.index] = excerpt(normalise(document.text), EXCERPT)
+                    texts[shard.id, read.index] = excerpt(normalise(document.text), EXCERPT)
     return {
         group: [{**item, "text": texts.get((item["shard"], item["row"]))} for _, item in ranked]
         for group, ranked in sorted(drawn.items())

@@ -235,8 +235,8 @@ def _cut_lines(text: str, lowered: bytes, rules: RuleSet) -> list[Span]:
     spans, start = [], 0
     for line in text.splitlines(keepends=True):
         low = line.lower()
-        for rule, phrases in rules.cut_lines.items():
-            if any(phrase in low for phrase in phrases):
+        for rule, some in rules.cut_lines.items():
+            if any(phrase in low for phrase in some):
                 spans.append(Span(start, start + len(line), rule))
                 break
         start += len(line)

@@ -89,7 +89,7 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
         return {**finished, "reused": True, "rewritten": False}
     clustered = _read_clustered(output, shard)
     name, key = f"status/{shard.id}.json", _key(shard, config, clustered)
-    before = orjson.loads(store.read(name)) if store.exists(name) else {"key": None}
+    before: dict[str, Any] = orjson.loads(store.read(name)) if store.exists(name) else {"key": None}
     if before["key"] != key:
         withdraw(output)  # from here on the files are not to be believed; of the same key they stay the same
         store.delete(name)

@@ -123,8 +123,8 @@ class _Handler(socketserver.StreamRequestHandler):
         if kind in (IN_REQUEST, NO_ANSWER):
             self._reset(self.connection)
         elif kind == IN_ANSWER:
-            head, mark, rest = answer.partition(b"\r\n\r\n")
-            self.wfile.write(head + mark + rest[: len(rest) // 2])
+            begun, mark, rest = answer.partition(b"\r\n\r\n")
+            self.wfile.write(begun + mark + rest[: len(rest) // 2])
         else:
             self.wfile.write(answer)
 

@@ -143,7 +143,7 @@ CODE: dict[str, Recipe] = {
     "code_generated": lambda k: ("# Do not edit.\n" if k else "") + code(),
     "code_duplicate_lines": lambda k: code() + "\ntotal = total + another_value" * k,
 }  # fmt: skip
-CASES = [("en", None, rule, recipe) for rule, recipe in ENGLISH.items()]
+CASES: list[tuple[str, str | None, str, Recipe]] = [("en", None, rule, recipe) for rule, recipe in ENGLISH.items()]
 CASES += [("zh", None, rule, recipe) for rule, recipe in ZH.items()]
 CASES += [("code", "code", rule, recipe) for rule, recipe in CODE.items()]
 
