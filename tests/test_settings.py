@@ -51,7 +51,7 @@ def test_unknown_variable_and_broken_file(tmp_path: Path, monkeypatch: pytest.Mo
         ("schema_version: 1\nrules: {en: {bounds: {a: {signal: words, min: .inf}}}}\n", "finite"),
         ("schema_version: 1\nrules: {en: {bounds: {a: {signal: words, min: 9, max: 1}}}}\n", "no document could pass"),
         ("schema_version: 1\nrules: {en: {cut_lines: {a: [THE]}}}\n", "must be lower case"),
-        ("schema_version: 1\nrules: {}\ndedup: {threshold: 0.999}\n", "no bands fit"),
+        ("schema_version: 1\nrules: {}\ndedup: {threshold: 0.9999}\n", "no bands fit"),
         ("- a list\n", "expected a mapping"),
         ("a: [\n", "not valid YAML"),
     ],

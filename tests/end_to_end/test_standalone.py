@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,8 +21,9 @@ import pytest
 from tasks.corpus.artifact import read_artifact
 from tasks.corpus.registry import read_registry
 from tasks.corpus.storage import join, read_json
+from tasks.settings import REPOSITORY
 from tasks.training.job import Job
-from tests.end_to_end.runner import SNAPSHOT, Runner, await_job, small_landing
+from tests.end_to_end.runner import LIMIT, MICRO, SNAPSHOT, Runner, await_job, small_landing
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +94,30 @@ def test_a_second_run_reuses_the_work_in_the_airflow_that_is_up(runner: Runner) 
             assert re.search(rf"stage {stage} .*\(reused\)", text), text
         assert {folder.name: Job.load(folder).lease() for folder in (runner.home / "jobs").glob("*")} == jobs
         check_report_needs_a_login(state["url"], runner)
+        check_the_shell_finds_the_same_work(runner)
     finally:
         down = runner.start("down")
         printed = runner.output(down)
     assert (down.returncode, printed) == (0, f"{state['url']} is down\n")
     assert runner.left() == []
+
+
+def check_the_shell_finds_the_same_work(runner: Runner) -> None:
+    """`python -m tasks train` with the same inputs reuses what Airflow's run has made, and gates it again."""
+    corpus, instructions = join(runner.store, "corpus", SNAPSHOT), str(runner.data / "instructions")
+    command = ["train", "--recipe", str(MICRO), "--corpus", corpus, "--instructions", instructions]
+    done = subprocess.run(
+        [sys.executable, "-m", "tasks", *command, "--store", runner.store],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(runner.home)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("artifact is there already") == 3, done.stdout
+    candidate = read_registry(runner.store, "micro")["candidate"]["uri"]
+    assert f"candidate of line micro: {candidate}" in done.stdout
 
 
 def check_report_needs_a_login(url: str, runner: Runner) -> None:
