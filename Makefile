@@ -45,7 +45,7 @@ lint: setup
 	$(BIN)/mypy tasks plugins dags tests
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup -m 'not slow' --durations=15
+	$(BIN)/pytest -m 'not slow' --durations=15
 
 test-full: lint
 	$(BIN)/pytest --durations=30

@@ -9,13 +9,6 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data" / "dev"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker an area (`-n 2 --dist loadgroup`), so that an area's costly fixtures are made once."""
-    for item in items:
-        area = item.path.relative_to(REPOSITORY / "tests").parts[0]
-        item.add_marker(pytest.mark.xdist_group(area))
-
-
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of the development data sets; tests that need it are skipped where it is absent."""
