@@ -46,8 +46,9 @@ def run(settings: Settings) -> int:
 
 def _run(settings: Settings, train: str, stages: list[str], terminal: Terminal) -> int:
     terminal.plain(f"data    {settings.data}\nstore   {settings.store}\nrecipe  {settings.recipe}\n")
-    harvest_sample(settings, terminal)
-    snapshot, _ = choose_snapshot(settings.data, None)
+    harvest_documents(settings, terminal)
+    snapshot, _ = choose_snapshot(settings.data, None)  # the user's folder may be misspelt: say so before anything long
+    harvest_records(settings, terminal)
     with attached(settings, terminal, [CURATE, train]) as session, _unpaused(session.api, [train, CURATE]):
         earlier = {item["dag_run_id"] for item in session.api.runs(train)}
         curation = session.api.trigger(CURATE, {"snapshot": snapshot}, snapshot, NOTE)
@@ -62,24 +63,25 @@ def _run(settings: Settings, train: str, stages: list[str], terminal: Terminal) 
     return 0
 
 
-def harvest_sample(settings: Settings, terminal: Terminal) -> None:
-    """Fill the default landing zone from this machine; take instruction records from it where the user has none."""
+def harvest_documents(settings: Settings, terminal: Terminal) -> None:
+    """Fill the default landing zone from this machine; a user's own is left alone."""
     from tasks.sample.harvest import harvest_corpus
-    from tasks.sample.instructions import harvest_instructions
 
     sample = str(settings.home / "landing")
-
-    def show(progress: dict[str, Any]) -> None:
-        terminal.status(", ".join(f"{key} {value}" for key, value in progress.items()))
-
     if settings.data == sample:
-        done = harvest_corpus(sample, on_progress=show)
+        done = harvest_corpus(sample, on_progress=terminal.figures)
         what = f"{done['documents']:,} documents, {megabytes(done['bytes'])} from this machine"
         terminal.line(f"sample corpus: {what}{' (reused)' if done['reused'] else ''}")
+
+
+def harvest_records(settings: Settings, terminal: Terminal) -> None:
+    """Take instruction records from this machine where the user has none."""
+    from tasks.sample.instructions import harvest_instructions
+
     try:
         instructions_of(settings)
     except DataError:
-        done = harvest_instructions(sample, on_progress=show)
+        done = harvest_instructions(str(settings.home / "landing"), on_progress=terminal.figures)
         terminal.line(f"sample instructions: {done['records']:,} records from this machine")
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import Any
 
 
 class Terminal:
@@ -35,6 +36,10 @@ class Terminal:
         else:
             return
         self._shown_at, self._shown = now, text
+
+    def figures(self, progress: dict[str, Any]) -> None:
+        """What goes on, as names and numbers."""
+        self.status(", ".join(f"{key} {value}" for key, value in progress.items()))
 
     def _clock(self) -> str:
         seconds = int(time.monotonic() - self.begun)

@@ -49,6 +49,7 @@ def worker_pids(client: Client) -> list[int]:
     return list(client.run(os.getpid).values())
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_shards_are_done_by_others(
     landing: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:

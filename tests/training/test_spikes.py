@@ -149,6 +149,7 @@ def poison(artifact: str, target: Path, window: int, config: PretrainStage) -> s
     return named
 
 
+@pytest.mark.slow
 def test_a_poisoned_batch_is_rolled_back_and_named(clean, tmp_path):
     config = clean.config
     assert isinstance(config, PretrainStage)

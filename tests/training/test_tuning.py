@@ -118,6 +118,7 @@ def test_shares_and_rate_are_recorded(full):
     assert metrics["peak_learning_rate"] == 2e-2
 
 
+@pytest.mark.slow
 def test_killed_tuning_resumes_to_the_bit(spec, full, tmp_path):
     """Curriculum, held-out losses and the order of data survive: the same artifact comes out."""
     made = spec(FULL, tmp_path)
