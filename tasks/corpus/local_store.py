@@ -151,7 +151,7 @@ class LocalStore:
 def _commit(temporary: Path, target: Path, if_absent: bool) -> bool:
     """Give the file its name, content first: after a power cut there is the old file or the new one."""
     temporary.chmod(0o644)
-    _to_disk(temporary)
+    to_disk(temporary)
     if not if_absent:
         temporary.replace(target)
     else:
@@ -159,11 +159,12 @@ def _commit(temporary: Path, target: Path, if_absent: bool) -> bool:
             os.link(temporary, target)  # fails when the target exists: the local form of a conditional put
         except FileExistsError:
             return False
-    _to_disk(target.parent)
+    to_disk(target.parent)
     return True
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
+    """Make a file, or a folder's entries, last through a loss of power."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -22,7 +22,8 @@ import orjson
 import torch
 
 from tasks.corpus.artifact import FileEntry, file_hash
-from tasks.corpus.storage import LocalStore, to_json
+from tasks.corpus.local_store import LocalStore, to_disk
+from tasks.corpus.storage import to_json
 from tasks.errors import AthanorError
 from tasks.training.context import Context
 from tasks.training.engine import Engine
@@ -157,9 +158,9 @@ class Checkpoints:
         final = self.folder / f"step-{record['step']:08d}"
         with self.context.job.owned(self.context.token):
             shutil.rmtree(final, ignore_errors=True)  # one that was not whole
-            _sync(target)
+            to_disk(target)
             target.rename(final)
-            _sync(self.folder)
+            to_disk(self.folder)
             self._good.append(record["step"])
             self._prune(keeps)
 
@@ -212,12 +213,3 @@ def _write(path: Path, state: Any) -> dict[str, Any]:
         stream.flush()
         os.fsync(stream.fileno())
     return file_hash(LocalStore(path.parent), path.name).model_dump()
-
-
-def _sync(folder: Path) -> None:
-    """Make a folder's entries last through a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,6 +17,7 @@ from tasks.curation.cluster import dask_client
 from tasks.curation.recut import recut
 from tasks.errors import ConfigError
 from tasks.settings import CONTRACTS
+from tests.chaos.runs import curate
 from tests.curation.test_steps import english
 
 
@@ -42,16 +43,6 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(landing: Path, output: Path, curation: str = "default") -> dict[str, Any]:
-    plan = steps.inventory(str(landing), str(output), "2026-11-30", curation=curation)
-    for group in plan["groups"]:
-        steps.compute_signals(str(output), group)
-    steps.cluster_duplicates(str(output))
-    for group in plan["groups"]:
-        steps.write_verdicts(str(output), group)
-    return steps.publish(str(output))
-
-
 def words(output: Path) -> dict[str, float]:
     found = {}
     for path in (output / "signals").glob("*.parquet"):
@@ -62,7 +53,7 @@ def words(output: Path) -> dict[str, float]:
 
 def test_only_text_that_changes_is_read(landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "out"
-    assert run(landing, output)["kept"] == 3
+    assert curate(landing, output)["kept"] == 3
     files = {path.name: path.stat().st_mtime_ns for path in (output / "curated").iterdir()}
     measured = words(output)
     between = (measured["1"] + measured["2"]) / 2
@@ -100,9 +91,9 @@ def test_the_result_is_that_of_a_run_with_the_new_thresholds(landing: Path, tmp_
     strict = configuration(
         tmp_path / "strict.yaml", {"overrides": [{"source": "web", "bounds": {"few": {"signal": "words", "max": 250}}}]}
     )
-    run(landing, tmp_path / "recut")
+    curate(landing, tmp_path / "recut")
     recut(str(tmp_path / "recut"), strict)
-    run(landing, tmp_path / "fresh", strict)
+    curate(landing, tmp_path / "fresh", curation=strict)
     for folder in ("curated", "verdicts", "status"):
         for path in (tmp_path / "fresh" / folder).iterdir():
             own = (tmp_path / "recut" / folder / path.name).read_bytes()
@@ -114,7 +105,7 @@ def test_the_result_is_that_of_a_run_with_the_new_thresholds(landing: Path, tmp_
 
 
 def test_other_signals_are_refused_by_name(landing: Path, tmp_path: Path) -> None:
-    run(landing, tmp_path / "out")
+    curate(landing, tmp_path / "out")
     other = configuration(tmp_path / "other.yaml", {"language": {"head_characters": 500}})
     with pytest.raises(ConfigError, match="language"):
         recut(str(tmp_path / "out"), other)

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 
 from tasks.curation.text.code_points import ALPHANUMERIC, DIGIT, LETTER, SPACE, TERMINAL, UNSPACED
+from tasks.curation.text.word_kernels import mix
 
 BULLETS = np.array([ord(mark) for mark in "•-*‣·"], dtype=np.uint32)
 ELLIPSIS = ord("…")
@@ -59,15 +60,6 @@ def _among(point, marks):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _mix(value):  # type: ignore[no-untyped-def]
-    value ^= value >> np.uint64(33)
-    value *= np.uint64(0xFF51AFD7ED558CCD)
-    value ^= value >> np.uint64(33)
-    value *= np.uint64(0xC4CEB9FE1A85EC53)
-    return value ^ (value >> np.uint64(33))
-
-
-@compiled
 def _hash(points, start, end):  # type: ignore[no-untyped-def]
     """Two code points a step: a multiplication waits for the one before."""
     value = np.uint64(0xCBF29CE484222325) ^ np.uint64(end - start)
@@ -79,7 +71,7 @@ def _hash(points, start, end):  # type: ignore[no-untyped-def]
         position += 2
     if position < end:
         value = (value ^ np.uint64(points[position])) * np.uint64(0x9E3779B97F4A7C15)
-    return _mix(value)
+    return mix(value)
 
 
 @compiled
@@ -187,7 +179,7 @@ def _lines(points, table, out):  # type: ignore[no-untyped-def]
             keys[parts], sizes[parts] = key, right - left
             parts += 1
             if inside:
-                paragraph_keys[paragraphs - 1] = _mix(paragraph_keys[paragraphs - 1] * np.uint64(3) + key)
+                paragraph_keys[paragraphs - 1] = mix(paragraph_keys[paragraphs - 1] * np.uint64(3) + key)
                 paragraph_sizes[paragraphs - 1] += right - left + 1
             else:
                 paragraph_keys[paragraphs], paragraph_sizes[paragraphs] = key, right - left

@@ -77,7 +77,8 @@ def split_words(points, table):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _mix(value):  # type: ignore[no-untyped-def]
+def mix(value):  # type: ignore[no-untyped-def]
+    """Spread a 64-bit value over all its bits (the finaliser of MurmurHash3, Appleby 2011)."""
     value ^= value >> np.uint64(33)
     value *= np.uint64(0xFF51AFD7ED558CCD)
     value ^= value >> np.uint64(33)
@@ -93,7 +94,7 @@ def lower_case_hashes(points, starts, ends, lower):  # type: ignore[no-untyped-d
         value = np.uint64(0xCBF29CE484222325)
         for index in range(starts[number], ends[number]):
             value = (value ^ np.uint64(lower[points[index]])) * np.uint64(0x100000001B3)  # FNV-1a
-        out[number] = _mix(value)
+        out[number] = mix(value)
     return out
 
 
@@ -115,11 +116,11 @@ def _words(points, starts, ends, table, lower, wanted, out):  # type: ignore[no-
             plain |= (kind & PUNCTUATION) == 0
             value = (value ^ np.uint64(point)) * np.uint64(0x100000001B3)
             small = (small ^ np.uint64(lower[point])) * np.uint64(0x100000001B3)
-        hashes[number] = _mix(value)
+        hashes[number] = mix(value)
         out[1] += plain
         out[2] += ends[number] - starts[number] if plain else 0
         out[3] += (flags & LETTER) != 0
-        small = _mix(small)
+        small = mix(small)
         if sieve >> (small & np.uint64(63)) & np.uint64(1):
             for kind_of_stop_word in range(len(wanted)):
                 found[kind_of_stop_word] |= wanted[kind_of_stop_word] == small
@@ -155,7 +156,7 @@ def _ngrams(hashes, starts, ends, out):  # type: ignore[no-untyped-def]
             size *= 2
         times[:size] = 0
         for number in range(left):
-            slot = np.int64(_mix(grams[number]) & np.uint64(size - 1))
+            slot = np.int64(mix(grams[number]) & np.uint64(size - 1))
             while times[slot] and keys[slot] != grams[number]:
                 slot = (slot + 1) & (size - 1)
             keys[slot] = grams[number]
