@@ -1,29 +1,28 @@
-"""AIRFLOW_HOME of this machine: configuration through the environment, generated secrets, a free port on loopback."""
+"""AIRFLOW_HOME of this machine: configuration through the environment, generated secrets."""
 
 import base64
 import json
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from plugins.local.ports import HOST
 from tasks.settings import REPOSITORY, Settings
 
-HOST = "127.0.0.1"
 USER = "admin"
 PASSWORDS = "passwords.json"
 
 
 def prepare(settings: Settings) -> tuple[Path, dict[str, str]]:
-    """The folder and the environment in which `airflow standalone` and its tasks run."""
+    """The folder and the environment in which `airflow standalone` and its tasks run, but for its port (`at_port`)."""
     folder = settings.home / "airflow"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     _kept(folder / PASSWORDS, lambda: {USER: secrets.token_urlsafe(16)})
     generated = _kept(folder / "secrets.json", _new_secrets)
-    return folder, environment(settings, folder, generated, free_port(settings.airflow_port))
+    return folder, environment(settings, folder, generated)
 
 
 def password(folder: Path) -> str:
@@ -31,9 +30,8 @@ def password(folder: Path) -> str:
     return json.loads((folder / PASSWORDS).read_text(encoding="utf-8"))[USER]
 
 
-def environment(settings: Settings, folder: Path, generated: dict[str, str], port: int) -> dict[str, str]:
+def environment(settings: Settings, folder: Path, generated: dict[str, str]) -> dict[str, str]:
     """This process' environment without foreign Airflow settings, with the project's own."""
-    url = f"http://{HOST}:{port}"
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     return inherited | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
@@ -55,11 +53,8 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str], por
         "AIRFLOW__CORE__FERNET_KEY": generated["fernet_key"],
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
         "AIRFLOW__API__HOST": HOST,
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__SECRET_KEY": generated["secret_key"],
         "AIRFLOW__API_AUTH__JWT_SECRET": generated["jwt_secret"],
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # training may leave the server little of the machine
         "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "8",  # four minutes: long enough for a killed server to be back
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
@@ -76,17 +71,14 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str], por
     }
 
 
-def free_port(wished: int) -> int:
-    """`wished` when nobody listens there, else one that the system picks."""
-    for port in (wished, 0):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise OSError("no free port on the loopback interface")
+def at_port(port: int) -> dict[str, str]:
+    """What is added to the environment when the port is known."""
+    url = f"http://{HOST}:{port}"
+    return {
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+    }
 
 
 def _new_secrets() -> dict[str, str]:

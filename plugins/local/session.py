@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugins.local.airflow_home import USER, password, prepare
+from plugins.local.airflow_home import USER, at_port, password, prepare
 from plugins.local.api import Api
 from plugins.local.guardian import BUSY, LOG, read_state
+from plugins.local.ports import held_port, listens_below
 from plugins.local.processes import adopt_orphans, end_descendants
 from plugins.local.terminal import Terminal
 from tasks.errors import AthanorError
@@ -43,9 +44,9 @@ def attached(settings: Settings, terminal: Terminal, dag_ids: list[str]) -> Iter
         yield Session(api, folder, own=False)
         return
     adopt_orphans()  # should the guardian itself be killed, its children become ours
-    guardian = _spawn(folder, environment, "--attached")
+    guardian, port = _spawn(settings, folder, environment, terminal, "--attached")
     try:
-        api = _await_health(guardian, folder, environment, terminal, dag_ids)
+        api = _await_health(guardian, port, folder, terminal, dag_ids)
         yield Session(api, folder, own=True)
     finally:
         _end(guardian)
@@ -54,42 +55,53 @@ def attached(settings: Settings, terminal: Terminal, dag_ids: list[str]) -> Iter
 def start_detached(settings: Settings, terminal: Terminal, dag_ids: list[str]) -> Session:
     """Start Airflow under a guardian that stays when this process ends."""
     folder, environment = prepare(settings)
-    guardian = _spawn(folder, environment)
+    guardian, port = _spawn(settings, folder, environment, terminal)
     try:
-        api = _await_health(guardian, folder, environment, terminal, dag_ids)
+        api = _await_health(guardian, port, folder, terminal, dag_ids)
     except BaseException:
         guardian.terminate()
         raise
     return Session(api, folder, own=True)
 
 
-def _spawn(folder: Path, environment: dict[str, str], *arguments: str) -> "subprocess.Popen[bytes]":
-    """Start the guardian. It holds none of our streams: whoever reads `make up`'s output must see its end."""
-    with (folder / "guardian.log").open("wb") as log:
-        return subprocess.Popen(
+def _spawn(
+    settings: Settings, folder: Path, environment: dict[str, str], terminal: Terminal, *arguments: str
+) -> "tuple[subprocess.Popen[bytes], int]":
+    """Start the guardian, which holds the port from here on. It holds none of our streams: whoever reads `make up`'s
+    output must see its end."""
+    wished, named = settings.airflow_port, "airflow_port" in settings.model_fields_set
+    with (folder / "guardian.log").open("wb") as log, held_port(wished, exactly=named) as port:
+        if port.number != wished:
+            terminal.line(f"port {wished} is in use; taking {port.number}")
+        guardian = subprocess.Popen(
             [sys.executable, "-m", "plugins.local.guardian", str(folder), *arguments],
             stdin=subprocess.PIPE if "--attached" in arguments else subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=environment | at_port(port.number),
             cwd=environment["PYTHONPATH"],
+            pass_fds=port.descriptors,
             start_new_session=True,  # a Ctrl-C in the terminal reaches the runner alone
         )
+    return guardian, port.number
 
 
 def _await_health(
     guardian: "subprocess.Popen[bytes]",
+    port: int,
     folder: Path,
-    environment: dict[str, str],
     terminal: Terminal,
     dag_ids: list[str],
 ) -> Api:
-    """Wait until all parts report and the DAGs are read; tidy up after an interrupted run."""
-    url = environment["AIRFLOW__API__BASE_URL"]
+    """Wait until all parts report and the DAGs are read; tidy up after an interrupted run.
+
+    No request is sent to a server that this guardian did not start: another's would be told our password.
+    """
+    url = at_port(port)["AIRFLOW__API__BASE_URL"]
     api = Api(url, USER, password(folder))
     deadline = time.monotonic() + START_SECONDS
     terminal.line("starting Airflow")
-    while not (api.healthy() and all(api.dag(dag_id) for dag_id in dag_ids)):
+    while not (listens_below(port, guardian.pid) and api.healthy() and all(api.dag(dag_id) for dag_id in dag_ids)):
         code = guardian.poll()
         if code == BUSY:
             raise AthanorError(f"another Airflow still works in {folder}; wait, or end it with `make down`")

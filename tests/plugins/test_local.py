@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from plugins.local.airflow_home import free_port, password, prepare
+from plugins.local.airflow_home import at_port, password, prepare
 from plugins.local.follow import complaints
 from plugins.local.lock import Held, hold
 from plugins.local.machine import check_machine
@@ -118,17 +117,9 @@ def test_secrets_are_made_once_and_private(tmp_path: Path, monkeypatch: pytest.M
     assert environment["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor", "foreign Airflow settings stay outside"
     assert int(environment["AIRFLOW__CORE__PARALLELISM"]) <= 4
     assert environment["AIRFLOW__API__HOST"] == "127.0.0.1"
-    port = environment["AIRFLOW__API__PORT"]
-    assert f":{port}/execution/" in environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
-
-
-def test_a_taken_port_is_replaced() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        wished = taken.getsockname()[1]
-        assert free_port(wished) != wished
-    assert free_port(wished) == wished
+    address = at_port(8123)
+    assert address["AIRFLOW__API__PORT"] == "8123"
+    assert ":8123/execution/" in address["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
 
 
 def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
