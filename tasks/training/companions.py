@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.training.data import Source, collate
+from tasks.training.data import Source, collate_tight
 from tasks.training.engine import Engine
 from tasks.training.loop import Companion
 from tasks.training.losses import IGNORED
@@ -42,7 +42,7 @@ class HeldOut(Companion):
         size, loss, tokens = self.config.micro_batch, 0.0, 0
         for start in range(0, len(chosen), size * engine.world):
             mine = chosen[start + self.rank * size :][:size]
-            batch = collate([source[i] for i in mine], source.length, self.pad)
+            batch = collate_tight([source[i] for i in mine], self.pad)
             loss += float(engine.evaluate(batch)[batch.labels != IGNORED].double().sum())
             tokens += batch.supervised
         total, supervised = engine.sum(loss, tokens)

@@ -138,6 +138,11 @@ def collate(sequences: list[Sequence], length: int, pad: int) -> Batch:
     )
 
 
+def collate_tight(sequences: list[Sequence], pad: int) -> Batch:
+    """`collate` to the length of the longest sequence: what is padding in all of them need not be computed."""
+    return collate(sequences, max((len(sequence.ids) for sequence in sequences), default=1), pad)
+
+
 class Order(Protocol):
     """Which sequence comes at which position of an endless run."""
 
@@ -201,5 +206,5 @@ class Loader:
         return [self.batch(share) for share in self.shares(window)]
 
     def batch(self, indices: list[int]) -> Batch:
-        """Sequences side by side."""
-        return collate([self.source[i] for i in indices], self.source.length, self.pad)
+        """Sequences side by side, as long as the longest of them."""
+        return collate_tight([self.source[i] for i in indices], self.pad)

@@ -19,8 +19,8 @@ from tasks.errors import ConfigError
 from tasks.training.context import Context
 from tasks.training.data import Batch
 from tasks.training.launch import rendezvous
-from tasks.training.losses import token_losses
-from tasks.training.numerics import ActivationRange, compute_in_fp32, drop_out
+from tasks.training.losses import IGNORED, token_losses
+from tasks.training.numerics import ActivationRange, SelectiveHead, compute_in_fp32, drop_out
 from tasks.training.recipe import TrainedStage
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for the others fails instead of hanging
@@ -112,6 +112,7 @@ class Engine:
         self._owners = [(unit, some) for (unit, _), some in owned.items()]  # in the order of the optimizer's groups
         self.units = {unit for unit, _ in self._owners}
         self._frozen: frozenset[str] = frozenset()
+        self._head = SelectiveHead(model)
         self.config = config
         self._engine, *_ = deepspeed.initialize(
             model=model, model_parameters=groups, config=deepspeed_config(config), dist_init_required=False
@@ -125,6 +126,15 @@ class Engine:
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits (batch, length, vocab). No attention mask: position ids that restart keep documents apart."""
         return self._engine(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False).logits
+
+    def predict(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (supervised, vocab) and labels (supervised,): the head is computed for supervised tokens alone.
+
+        With a large vocabulary the head is a good part of all work, and a question's logits are of no use.
+        """
+        wanted = batch.labels != IGNORED
+        with self._head.only(wanted):
+            return self.forward(batch), batch.labels[wanted]
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of this rank's share of the step's loss.
@@ -167,13 +177,15 @@ class Engine:
                 zero.optimizer.state[part]["step"].zero_()
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """Losses of tokens in nats, (batch, length), without dropout and without gradients."""
+        """Losses of tokens in nats, (batch, length), without dropout and without gradients; 0 where not supervised."""
+        losses = torch.zeros(batch.labels.shape)
         self._engine.eval()
         try:
             with torch.no_grad():
-                return token_losses(self.forward(batch), batch.labels)
+                losses[batch.labels != IGNORED] = token_losses(*self.predict(batch))
         finally:
             self._engine.train()
+        return losses
 
     def sum(self, *values: float) -> list[float]:
         """Sums over all ranks."""

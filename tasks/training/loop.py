@@ -33,7 +33,7 @@ from tasks.training.spikes import (
 )
 from tasks.training.symptoms import RUNBOOK, symptoms
 
-Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # logits, labels, supervised tokens of the step
+Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # logits and labels of supervised tokens, their number in the step
 Decode = Callable[[list[int]], str]
 
 
@@ -147,7 +147,7 @@ class _Run:
         supervised, tokens = engine.sum(sum(b.supervised for b in batches), sum(b.tokens for b in batches))
         share = 0.0
         for batch in batches:
-            value = self.loss_of(engine.forward(batch), batch.labels, int(supervised))
+            value = self.loss_of(*engine.predict(batch), int(supervised))
             engine.backward(value)
             share += value.item()
         rate = learning_rate(step, steps, engine.config.optimizer) * self.watch.rate_factor(step)

@@ -10,12 +10,12 @@ IGNORED = -100  # label of a token that is not supervised
 
 
 def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Negative log-likelihood in nats: logits (batch, length, vocab), labels (batch, length) → (batch, length).
+    """Negative log-likelihood in nats: logits (…, vocab), labels (…) → (…), mostly (batch, length) or (supervised,).
 
-    `labels[:, t]` is what should follow token t (already shifted); 0 where it is IGNORED.
+    A label is what should follow its token (already shifted); 0 where it is IGNORED.
     """
     flat = functional.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
+        logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
     return flat.view_as(labels)
 

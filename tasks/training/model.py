@@ -90,8 +90,9 @@ def export_model(state: dict[str, torch.Tensor], like: PreTrainedModel, tokenize
     if lacking.unexpected_keys or set(lacking.missing_keys) - tied:
         raise DataError(f"{folder}: gathered weights do not fit the model: {lacking}")
     model.tie_weights()
+    turn_end = tokenizer.get_vocab().get(TURN_END)  # a base model from elsewhere may have none of that name
     model.generation_config = GenerationConfig(
-        eos_token_id=[tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(TURN_END)],
+        eos_token_id=[tokenizer.eos_token_id, *([turn_end] if turn_end is not None else [])],
         pad_token_id=tokenizer.pad_token_id,
     )
     model.save_pretrained(folder)

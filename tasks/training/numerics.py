@@ -1,6 +1,8 @@
-"""Changes to how a model computes: dropout, FP32 for chosen operations, and a look at its activations."""
+"""Changes to how a model computes: dropout, FP32 for chosen operations, a head for chosen tokens; and a look at its
+activations."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +60,26 @@ def _in_fp32(linear: nn.Linear, returns: bool) -> Any:
         return result.to(linear.weight.dtype) if returns else result
 
     return forward
+
+
+class SelectiveHead:
+    """A model's head that can be told which tokens' logits are wanted."""
+
+    def __init__(self, model: Any) -> None:
+        self._wanted: torch.Tensor | None = None
+        model.get_output_embeddings().register_forward_pre_hook(self._select)
+
+    @contextmanager
+    def only(self, wanted: torch.Tensor) -> Iterator[None]:
+        """In here the head sees the tokens of a (batch, length) mask alone and gives (wanted, vocab)."""
+        self._wanted = wanted
+        try:
+            yield
+        finally:
+            self._wanted = None
+
+    def _select(self, module: nn.Module, inputs: Any) -> Any:
+        return inputs if self._wanted is None else (inputs[0][self._wanted],)
 
 
 class ActivationRange:

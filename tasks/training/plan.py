@@ -5,17 +5,18 @@ same stage is never trained twice, and whoever meets its key again finds the art
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.corpus.artifact import NAME, content_hash, file_hash, read_artifact
 from tasks.corpus.lineage import walk
 from tasks.corpus.shards import is_shard as not_a_marker
-from tasks.corpus.storage import exists, join, open_store
+from tasks.corpus.storage import LocalStore, exists, join, open_store
 from tasks.errors import ConfigError, DataError
 from tasks.settings import StrictModel
-from tasks.training.recipe import Stage, TuningStage, load_recipe
+from tasks.training.origin import Origin
+from tasks.training.recipe import BaseStage, Stage, TokenizerStage, TuningStage, load_recipe
 
-CODE_VERSION = 2  # raise by hand when the output of any stage may change
+CODE_VERSION = 3  # raise by hand when the output of any stage may change
 
 
 class Input(StrictModel):
@@ -69,6 +70,8 @@ def plan_stage(
     config = plan.stage(stage)
     given = {"corpus": corpus, "instructions": instructions}
     inputs = {name: _input(given[name], name, stage) for name in config.data}
+    if isinstance(config, TokenizerStage | BaseStage) and config.base:
+        inputs["base"] = _base_model(config.base)
     ancestors = {}
     for role, name in plan.parents(stage).items():
         uri = (parents or {}).get(name, "")
@@ -77,9 +80,10 @@ def plan_stage(
         ancestors[role] = Input(uri=_absolute(uri), hash=read_artifact(uri).hash)
     if isinstance(config, TuningStage) and config.replay:
         ancestors["tokenizer"] = _pretraining_data(ancestors["model"].uri, stage)
+    placeless: Any = {"name": True, "base": {"folder"}}  # the key says what a thing is, not where it lies
     key = content_hash(
         {
-            "config": config.model_dump(exclude={"name"}),
+            "config": config.model_dump(exclude=placeless),
             "parents": {role: item.hash for role, item in ancestors.items()},
             "data": {name: item.hash for name, item in inputs.items()},
             "code_version": CODE_VERSION,
@@ -124,6 +128,17 @@ def _pretraining_data(uri: str, stage: str) -> Input:
     raise ConfigError(
         f"stage '{stage}' replays pretraining data, but no token shards are among the ancestors of {uri}; "
         "set `replay: 0` in the recipe"
+    )
+
+
+def _base_model(origin: Origin) -> Input:
+    """A base model by the content of its files."""
+    files = origin.files()
+    store = LocalStore(files[0].parent)
+    return Input(
+        uri=str(files[0].parent),
+        hash=content_hash({path.name: file_hash(store, path.name).sha256 for path in files}),
+        artifact=False,
     )
 
 

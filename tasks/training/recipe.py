@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from tasks.errors import ConfigError
 from tasks.settings import StrictModel, load_yaml, named_file
+from tasks.training.origin import Origin
 from tasks.training.tuning import USUAL_EPOCHS, USUAL_SHARE, Augmentation, Curriculum, Lora, Mixture, Unfreezing
 
 Role = Literal["tokenizer", "model"]
@@ -113,15 +114,28 @@ class TrainedStage(StageConfig):
 
 
 class TokenizerStage(StageConfig):
-    """Byte-level BPE trained on the corpus, and the corpus as packed token shards."""
+    """Byte-level BPE trained on the corpus, or a base model's own tokenizer; and the corpus as packed token shards."""
 
     data: ClassVar[tuple[str, ...]] = ("corpus",)
 
     kind: Literal["tokenizer"]
+    base: Origin | None = Field(None, description="take this model's tokenizer; nothing is learnt from the corpus then")
     vocab_size: int = Field(8192, ge=300, le=2**20)
     sample_bytes: int = Field(16_000_000, ge=1, description="about how much text the merges are learnt from")
     sequence_length: int = Field(512, ge=16)
     heldout_share: float = Field(0.01, gt=0, lt=1, description="share of documents, chosen by doc_id")
+
+
+class BaseStage(StageConfig):
+    """A pretrained model from elsewhere, with the tokenizer that an earlier stage took from the same place."""
+
+    consumes: ClassVar[tuple[Role, ...]] = ("tokenizer",)
+
+    kind: Literal["base"]
+    base: Origin
+    peak_learning_rate: float | None = Field(
+        None, gt=0, le=1, description="of its pretraining, where known: what a later `parent_share` is a share of"
+    )
 
 
 class MixturePart(StrictModel):
@@ -243,9 +257,10 @@ class AdaptStage(TuningStage):
     categories: tuple[str, ...] = Field((), description="of the records that make the domain; empty: all of them")
 
 
-Stage = Annotated[TokenizerStage | PretrainStage | SftStage | AdaptStage, Field(discriminator="kind")]
+Stage = Annotated[TokenizerStage | BaseStage | PretrainStage | SftStage | AdaptStage, Field(discriminator="kind")]
 PROVIDES: dict[str, tuple[Role, ...]] = {
     "tokenizer": ("tokenizer",),
+    "base": ("model",),
     "pretrain": ("model",),
     "sft": ("model",),
     "adapt": ("model",),
@@ -255,7 +270,7 @@ PROVIDES: dict[str, tuple[Role, ...]] = {
 class Recipe(StrictModel):
     """An ordered cascade of stages."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     description: str = ""
     stages: list[Stage] = Field(min_length=1)
 

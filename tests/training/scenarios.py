@@ -21,7 +21,7 @@ from tasks.training.context import Context
 from tasks.training.data import Batch, Loader, Sequence, collate
 from tasks.training.engine import Engine, join_ranks
 from tasks.training.job import Job
-from tasks.training.losses import causal_loss
+from tasks.training.losses import IGNORED, causal_loss
 from tasks.training.model import new_model
 from tasks.training.recipe import ModelShape, Optimizer, PretrainStage
 from tasks.training.tuning import Unfreezing
@@ -83,7 +83,7 @@ class Trainer:
         (supervised,) = self.engine.sum(sum(batch.supervised for batch in batches))
         share = 0.0
         for batch in batches:
-            loss = causal_loss(self.engine.forward(batch), batch.labels, int(supervised))
+            loss = causal_loss(*self.engine.predict(batch), int(supervised))
             self.engine.backward(loss)
             share += loss.item()
         update = self.engine.step(rate)
@@ -143,6 +143,11 @@ def switches(context: Context) -> Any:
     fresh = Trainer(context)
     trained, other = (t.engine.evaluate(t.batch()) for t in (Trainer(context, dropout=0.3), fresh))
     found["dropout changes evaluation"] = not torch.equal(trained, other)
+    logits, (chosen, labels) = fresh.engine.forward(fresh.batch()), fresh.engine.predict(fresh.batch())
+    supervised = fresh.batch().labels != IGNORED
+    found["shapes"] = [list(logits.shape), list(chosen.shape), int(supervised.sum())]
+    found["chosen logits differ by"] = float((logits[supervised] - chosen).abs().max().detach())
+    found["labels are those"] = torch.equal(fresh.batch().labels[supervised], labels)
     before = fresh.flat()
     step = fresh.step(0)
     found["ratio"] = step["ratio"]
@@ -307,7 +312,7 @@ def masked(context: Context) -> Any:
     trainer = Trainer(context)
     before = trainer.flat()
     batch = collate([], LENGTH, PAD)
-    loss = causal_loss(trainer.engine.forward(batch), batch.labels, batch.supervised)
+    loss = causal_loss(*trainer.engine.predict(batch), batch.supervised)
     trainer.engine.backward(loss)
     update = trainer.engine.step(0.0)
     return {"loss": loss.item(), "norm": update.grad_norm, "moved": not torch.equal(before, trainer.flat())}

@@ -110,6 +110,13 @@ def test_update_size_and_activation_range(first):
     assert all(0 < step["activation"] < 1e3 for step in found["plain"])
 
 
+def test_the_head_gives_the_same_logits_for_chosen_tokens(first):
+    found = first["switches"]
+    (rows, length, vocabulary), chosen, supervised = found["shapes"]
+    assert chosen == [supervised, vocabulary] and supervised < rows * length
+    assert found["chosen logits differ by"] < 1e-6 and found["labels are those"]
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

@@ -174,6 +174,14 @@ def test_any_step_can_be_asked_for():
     assert [again.indices(step) for step in reversed(range(6))] == forward[::-1]
 
 
+def test_a_batch_is_no_longer_than_its_longest_sequence():
+    source = PackedConversations([[(np.arange(n), np.ones(n, bool))] for n in (2, 5, 3)], 9)
+    loader = Loader(source, stage(), rank=0, pad=PAD)
+    assert loader.batch([0, 2]).input_ids.tolist() == [[0, 1, PAD], [0, 1, 2]]
+    assert loader.batch([0, 1]).labels.shape == (2, 5)
+    assert loader.batch([]).supervised == 0
+
+
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize(("tokens", "size"), [(8, 3), (7, 2), (1, 4), (16, 16)])
 def test_a_batch_in_tokens_is_the_same_on_any_number_of_ranks(world, tokens, size):

@@ -1,7 +1,12 @@
-"""Stage *tokenizer*: curated corpus → a byte-level BPE tokenizer and the corpus as packed token shards."""
+"""Stage *tokenizer*: curated corpus → a byte-level BPE tokenizer and the corpus as packed token shards.
+
+With a base model its tokenizer is taken instead of learning one.
+"""
 
 import shutil
 import time
+from pathlib import Path
+from typing import Any
 
 from tasks.corpus.artifact import file_hash
 from tasks.corpus.storage import LocalStore
@@ -9,11 +14,12 @@ from tasks.tokens.documents import read_documents, split_of
 from tasks.tokens.shards import write_token_shards
 from tasks.tokens.tokenizer import sample_texts, train_tokenizer
 from tasks.training.context import Context
+from tasks.training.origin import Origin
 from tasks.training.recipe import TokenizerStage
 
 
 def run(context: Context) -> None:
-    """Learn merges on a sample of the training documents, encode everything, publish."""
+    """Learn a tokenizer or take one over, encode everything, publish."""
     config = context.spec.config
     assert isinstance(config, TokenizerStage)
     corpus = context.spec.data["corpus"].uri
@@ -22,11 +28,10 @@ def run(context: Context) -> None:
     context.rewind(0)
     start = time.monotonic()
 
-    learnable = (d for d in read_documents(corpus) if split_of(d.doc_id, config.heldout_share) == "train")
-    texts = sample_texts(learnable, config.sample_bytes)
-    context.report(step=1, steps=3, what=f"learning {config.vocab_size:,} tokens from {len(texts):,} documents")
-
-    tokenizer = train_tokenizer(texts, config.vocab_size, config.sequence_length)
+    if config.base:
+        tokenizer = _taken(context, config.base, config.sequence_length)
+    else:
+        tokenizer = _learnt(context, config, corpus)
     tokenizer.save_pretrained(context.output)
     context.report(step=2, steps=3, what="encoding the corpus")
 
@@ -52,3 +57,19 @@ def run(context: Context) -> None:
             "seconds": round(time.monotonic() - start, 1),
         },
     )
+
+
+def _learnt(context: Context, config: TokenizerStage, corpus: str) -> Any:
+    """Merges learnt on a sample of the training documents."""
+    learnable = (d for d in read_documents(corpus) if split_of(d.doc_id, config.heldout_share) == "train")
+    texts = sample_texts(learnable, config.sample_bytes)
+    context.report(step=1, steps=3, what=f"learning {config.vocab_size:,} tokens from {len(texts):,} documents")
+    return train_tokenizer(texts, config.vocab_size, config.sequence_length)
+
+
+def _taken(context: Context, origin: Origin, length: int) -> Any:
+    """The base model's own."""
+    from tasks.training.base import base_tokenizer
+
+    context.report(step=1, steps=3, what="taking the base model's tokenizer")
+    return base_tokenizer(Path(context.spec.data["base"].uri), origin, length)
