@@ -14,7 +14,7 @@ from tasks.evaluation.tuning import measure_tuning
 from tasks.tokens.documents import read_documents
 from tasks.tokens.shards import TokenShards
 from tasks.training.plan import StageSpec
-from tasks.training.recipe import PretrainStage, TokenizerStage, TuningStage
+from tasks.training.recipe import BaseStage, PretrainStage, TokenizerStage, TuningStage
 
 if TYPE_CHECKING:
     from tasks.evaluation.heldout import Losses
@@ -39,7 +39,7 @@ def evaluate_stage(spec: StageSpec) -> dict[str, Any]:
         folder = fetch_folder(spec.artifact, Path(scratch) / "artifact")
         if isinstance(spec.config, TokenizerStage):
             metrics = _tokenizer(spec, folder)
-        elif isinstance(spec.config, PretrainStage):
+        elif isinstance(spec.config, PretrainStage | BaseStage):
             metrics = _pretrain(spec, artifact, folder, Path(scratch))
         elif isinstance(spec.config, TuningStage):
             metrics = measure_tuning(spec, artifact, folder, Path(scratch))

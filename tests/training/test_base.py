@@ -106,7 +106,7 @@ def test_what_is_missing_is_said(checkpoint, tmp_path):
         Origin(package="no_such_model").files()
     with pytest.raises(ConfigError, match="no such folder"):
         Origin(folder=str(tmp_path / "gone")).files()
-    with pytest.raises(ConfigError, match="expected model.gguf"):
+    with pytest.raises(ConfigError, match=r"expected model\.gguf"):
         Origin(folder=str(tmp_path), gguf="model.gguf").files()
     with pytest.raises(ConfigError, match=r"no pad '<none>'; it has .*<\|pad\|>"):
         base_tokenizer(checkpoint, Origin(folder=str(checkpoint), pad="<none>"), 64)
