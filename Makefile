@@ -8,6 +8,9 @@ export PYTHONUNBUFFERED := 1
 # The first of these that starts and is 3.11 or 3.12 (newer ones have no wheels for all that is pinned).
 CANDIDATES := $(PYTHON) python3.11 python3.12 python3 python
 VERSION_OK := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+# Tests run in this many processes side by side; TESTS=tests/gates picks some of them.
+WORKERS ?= 2
+PYTEST = $(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 options = $(if $(DATA),--data '$(DATA)') $(if $(STORE),--store '$(STORE)') $(if $(PORT),--port '$(PORT)')
 
 .PHONY: help setup run up down test test-full bench lint clean
@@ -45,10 +48,10 @@ lint: setup
 	$(BIN)/mypy tasks plugins dags tests
 
 test: lint
-	$(BIN)/pytest -m 'not slow' --durations=15
+	$(PYTEST) -m 'not slow' --durations=15 $(TESTS)
 
 test-full: lint
-	$(BIN)/pytest --durations=30
+	$(PYTEST) --durations=30 $(TESTS)
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks

@@ -1,12 +1,31 @@
-"""Fixtures that several areas share."""
+"""Fixtures that several areas share, and how the tests are shared out among processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data" / "dev"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, so that all processes end at about the same time."""
+    items.sort(key=lambda item: "end_to_end" not in item.path.parts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, a file's tests stay in one process, and so do all that start Airflow: two at once need four cores."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "tests/end_to_end" if file.startswith("tests/end_to_end/") else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from plugins.local.processes import end_with_parent
 from plugins.local.run import down, run, up
 from tasks.errors import AthanorError, ConfigError
+from tasks.parent_death import end_with_parent
 from tasks.settings import Settings, settings
 
 COMMANDS = {"run": run, "up": up, "down": down}

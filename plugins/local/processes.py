@@ -5,33 +5,20 @@ Airflow's parts and the trainer start sessions of their own, so a signal to a pr
 and walking it finds them all.
 """
 
-import ctypes
 import os
 import signal
-import sys
 import time
 
 import psutil
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+from tasks.parent_death import prctl
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants that lose theirs. Linux only; elsewhere detached jobs end by their lease."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def end_with_parent() -> None:
-    """Get SIGTERM when the parent ends, however it does. Linux only."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) was refused")
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap() -> set[int]:

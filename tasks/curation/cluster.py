@@ -17,6 +17,7 @@ from tasks.errors import ClusterError
 from tasks.settings import REPOSITORY
 
 NO_WORKERS = 120.0  # seconds without a worker after which a step fails; workers of a busy machine start slowly
+PRELOAD = ["tasks.curation.dask_preload"]
 Item = TypeVar("Item")
 _active: ContextVar[Client | None] = ContextVar("dask_client", default=None)
 
@@ -43,8 +44,8 @@ def dask_client(workers: int, scheduler: str | None = None) -> Iterator[Client]:
         n_workers=workers,
         threads_per_worker=1,
         dashboard_address=None,  # type: ignore[arg-type]  # None turns it off, as its documentation says
-        scheduler_kwargs={"idle_timeout": "1 hour"},
-        worker_kwargs={"death_timeout": "60 seconds"},
+        scheduler_kwargs={"idle_timeout": "1 hour", "preload": PRELOAD},
+        worker_kwargs={"death_timeout": "60 seconds", "preload_nanny": PRELOAD},
     )
     try:
         with Client(cluster, timeout="60s") as client, _activated(client):

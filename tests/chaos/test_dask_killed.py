@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from tasks.corpus.shards import write_shard
 from tasks.curation import cluster, steps
 from tasks.curation.cluster import dask_client
 from tasks.errors import ClusterError
+from tasks.settings import REPOSITORY
 from tests.chaos.runs import SNAPSHOT, curate, english, temporary_files, tree
 
 SHARDS = 8
@@ -117,3 +121,21 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_killed_command_leaves_no_process_of_dask(landing: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tasks", "curate", "--input", landing, "--output", tmp_path / "out"]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen([*command, "--workers", "2"], cwd=REPOSITORY, stdout=quiet, stderr=quiet)
+    below: dict[int, psutil.Process] = {}
+    deadline = time.monotonic() + 120
+    while len(below) < 5 and time.monotonic() < deadline:  # the scheduler, two nannies and their workers
+        below |= {child.pid: child for child in psutil.Process(process.pid).children(recursive=True)}
+        time.sleep(0.05)
+    assert len(below) >= 5
+    process.kill()
+    process.wait()
+    _, left = psutil.wait_procs(list(below.values()), timeout=30)
+    for child in left:
+        child.kill()
+    assert left == []
