@@ -34,6 +34,16 @@ class Unfreezing(StrictModel):
     every: int = Field(1000, ge=1, description="steps between two portions")
     share: float = Field(0.1, gt=0, le=1, description="of the feed-forward layers that a portion frees")
     last: int = Field(500, ge=1, description="steps at the end in which everything learns")
+    scaled_from: int | None = Field(
+        None, ge=1, description="steps of the run that `every` and `last` are meant for; in another they scale with it"
+    )
+
+    def of(self, steps: int) -> tuple[int, int]:
+        """`every` and `last` in a run of so many steps."""
+        if self.scaled_from is None:
+            return self.every, self.last
+        every, last = (max(1, round(count * steps / self.scaled_from)) for count in (self.every, self.last))
+        return every, last
 
 
 class Augmentation(StrictModel):

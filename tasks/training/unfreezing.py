@@ -24,10 +24,11 @@ def frozen_units(units: set[str], step: int, steps: int, config: Unfreezing) -> 
     From step `every` on, and at each multiple of it, another `share` of the feed-forward layers learns, the last
     layers first; in the last `last` steps everything does.
     """
-    if step >= steps - config.last:
+    every, last = config.of(steps)
+    if step >= steps - last:
         return set()
     layers = sorted((unit for unit in units if unit.startswith("ffn.")), key=lambda unit: -int(unit[4:]))
-    portions = step // config.every
+    portions = step // every
     free = min(len(layers), math.ceil(round(portions * config.share * len(layers), 9)))
     return {*layers[free:], *(units & {REST})}
 

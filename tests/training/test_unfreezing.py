@@ -27,6 +27,14 @@ def test_few_layers_and_short_runs():
     assert frozen_units(units, 0, 1, Unfreezing()) == set(), "a run of fewer steps than `last` freezes nothing"
 
 
+def test_the_schedule_scales_with_the_run():
+    """What 10,000 steps free after 1,000 and 9,500, a run of 60 frees after 6 and 57."""
+    plan = Unfreezing(scaled_from=10_000)
+    for step in range(60):
+        assert frozen_units(UNITS, step, 60, plan) == frozen_units(UNITS, step * 10_000 // 60, 10_000, plan), step
+    assert plan.of(10_000) == (1000, 500) and plan.of(1) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("name", "unit"),
     [
