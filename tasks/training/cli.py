@@ -1,13 +1,27 @@
 """Commands of training: records brought into form, what the detached trainer runs, and a look at a job."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Add `import-instructions`, `run-job`, `job-resume` and `job-status`."""
+    """Add `plan`, `import-instructions`, `import-preferences`, `run-job`, `job-resume` and `job-status`."""
+
+    @app.command("plan")
+    def plan_command(
+        recipe: Annotated[str, typer.Option(help="name in data_contracts/recipes, or a path")],
+    ) -> None:
+        """What a recipe needs: parameters, layout, tokens a step, DeepSpeed's check, memory a GPU. Trains nothing."""
+        from tasks.training.capacity import plan_of, table
+        from tasks.training.recipe import TrainedStage, load_recipe
+
+        known = load_recipe(recipe)
+        for planned in plan_of(known):
+            stage = known.stage(planned.stage)
+            assert isinstance(stage, TrainedStage)
+            typer.echo("\n".join(table(planned, stage)))
 
     @app.command("import-instructions")
     def import_instructions_command(
@@ -19,13 +33,21 @@ def register(app: typer.Typer) -> None:
         """Bring instruction records into the project's form; rows that do not fit are set aside with a reason."""
         from tasks.training.importing import import_instructions
 
-        for report in import_instructions(uri, into, category=category, source=source):
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in report["reasons"].items())
-            typer.echo(
-                f"{report['file']}: read {report['read']:,} = {report['imported']:,} imported "
-                f"+ {report['repeated']:,} repeated + {report['quarantined']:,} set aside"
-                + (f" ({reasons})" if reasons else "")
-            )
+        _tell(import_instructions(uri, into, category=category, source=source))
+
+    @app.command("import-preferences")
+    def import_preferences_command(
+        uri: Annotated[
+            str, typer.Option("--from", help="file or folder of answers with ranks, or chosen and rejected")
+        ],
+        into: Annotated[str, typer.Option(help="folder or s3://… for the records")],
+        domain: Annotated[str, typer.Option(help="of records that name none")] = "general",
+        source: Annotated[str | None, typer.Option(help="of records that name none; default: the file's name")] = None,
+    ) -> None:
+        """Bring preference records into the project's form; rows that do not fit are set aside with a reason."""
+        from tasks.training.importing import import_preferences
+
+        _tell(import_preferences(uri, into, domain=domain, source=source))
 
     @app.command("run-job")
     def run_job_command(
@@ -36,6 +58,17 @@ def register(app: typer.Typer) -> None:
         from tasks.training.launch import run_job
 
         run_job(str(folder), token)
+
+    @app.command("host-agent")
+    def host_agent_command(
+        home: Annotated[Path, typer.Option(help="work folder that all hosts share (ATHANOR_HOME of the first)")],
+        address: Annotated[str, typer.Option(help="this host's address, as ATHANOR_HOSTS names it on the first")],
+        once: Annotated[bool, typer.Option(help="end after one start of one job")] = False,
+    ) -> None:
+        """Take part in training from this host, in every job that names it. Runs until it is ended."""
+        from tasks.training.hosts import serve
+
+        serve(home, address, once)
 
     @app.command("job-resume")
     def job_resume_command(
@@ -53,3 +86,14 @@ def register(app: typer.Typer) -> None:
         from tasks.training.job import Job
 
         typer.echo(Job.load(folder).status().model_dump_json(indent=2))
+
+
+def _tell(reports: list[dict[str, Any]]) -> None:
+    """Each imported file's counts in one line."""
+    for report in reports:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report["reasons"].items())
+        typer.echo(
+            f"{report['file']}: read {report['read']:,} = {report['imported']:,} imported "
+            f"+ {report['repeated']:,} repeated + {report['quarantined']:,} set aside"
+            + (f" ({reasons})" if reasons else "")
+        )

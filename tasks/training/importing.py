@@ -1,13 +1,13 @@
-"""Instruction records of other tools, brought into one form: what fits is written, the rest is set aside with a reason.
+"""Records of other tools, brought into one form: what fits is written, the rest is set aside with a reason.
 
-INTO/<name>.jsonl.zst              records {"id", "messages", "source", "category", "source_id"}
+INTO/<name>.jsonl.zst              records {"id", "messages", "source", "category", "source_id"}, or preferences
 INTO/_import/<name>.quarantine.jsonl.zst   rows that do not fit: {"row", "offset", "reason", "detail", "record"}
 INTO/_import/<name>.json           counts: read = imported + repeated + quarantined
 """
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,50 @@ from tasks.corpus.storage import join, open_store, write_json
 from tasks.errors import ConservationError, DataError
 from tasks.training.conversations import Unusable, read_conversation
 from tasks.training.plan import is_shard
+from tasks.training.preferences.records import read_preference
 
+Convert = Callable[[dict[str, Any], str], dict[str, Any]]
+PLURAL = {"category": "categories", "domain": "domains"}
 ASIDE = "_import"  # names that begin with '_' are no data
 
 
 def import_instructions(
     uri: str, into: str, *, category: str = "general", source: str | None = None
 ) -> list[dict[str, Any]]:
-    """Import a file or every shard of a folder; returns each file's counts.
+    """Import conversations of a file or every shard of a folder; returns each file's counts, see `import_records`.
 
-    `category` is for records that name none, `source` instead of the file's name. Raises DataError when there is no
-    file, or one gives no record at all.
+    `category` is for records that name none, `source` instead of the file's name.
+    """
+
+    def convert(record: dict[str, Any], name: str) -> dict[str, Any]:
+        messages = read_conversation(record)
+        return {
+            "id": content_hash(messages)[:32],
+            "messages": messages,
+            "source": str(record.get("source") or source or name),
+            "category": str(record.get("category") or category),
+            "source_id": None if record.get("id") is None else str(record["id"]),
+        }
+
+    return import_records(uri, into, convert, kind="conversation", group="category")
+
+
+def import_preferences(
+    uri: str, into: str, *, domain: str = "general", source: str | None = None
+) -> list[dict[str, Any]]:
+    """Import judgements of answers (`preferences/records.py`) likewise; `domain` is for records that name none."""
+
+    def convert(record: dict[str, Any], name: str) -> dict[str, Any]:
+        return read_preference(record, domain=domain, source=source or name)
+
+    return import_records(uri, into, convert, kind="judgement of two answers or more", group="domain")
+
+
+def import_records(uri: str, into: str, convert: Convert, *, kind: str, group: str) -> list[dict[str, Any]]:
+    """Import a file or every shard of a folder; returns each file's counts, also by the field that `group` names.
+
+    `convert` makes a record with an `id` of one of theirs and their file's name, or raises Unusable. Raises DataError
+    when there is no file, or one gives no record (no `kind`) at all.
     """
     store, keys = _files(uri)
     reports = []
@@ -35,7 +68,7 @@ def import_instructions(
         name = stem(key)[0]
         records, quarantine, counts = [], [], Counter[str]()
         seen: set[str] = set()
-        for row in _converted(read_shard(store, key), category, source or name):
+        for row in _converted(read_shard(store, key), convert, name):
             counts["read"] += 1
             if "reason" in row:
                 quarantine.append(row)
@@ -53,12 +86,12 @@ def import_instructions(
             "repeated": counts["repeated"],
             "quarantined": len(quarantine),
             "reasons": dict(sorted(Counter(row["reason"] for row in quarantine).items())),
-            "categories": dict(sorted(Counter(row["category"] for row in records).items())),
+            PLURAL[group]: dict(sorted(Counter(row[group] for row in records).items())),
         }
         if report["read"] != report["imported"] + report["repeated"] + report["quarantined"]:
             raise ConservationError(f"{uri}: {key}: rows were lost on import: {report}")
         if not records:
-            raise DataError(f"{uri}: {key}: of {report['read']} rows none is a conversation: {report['reasons']}")
+            raise DataError(f"{uri}: {key}: of {report['read']} rows none is a {kind}: {report['reasons']}")
         _write(into, f"{name}.jsonl.zst", records)
         _write(into, f"{ASIDE}/{name}.quarantine.jsonl.zst", quarantine)
         write_json(join(into, ASIDE, f"{name}.json"), report)
@@ -79,25 +112,17 @@ def _files(uri: str) -> tuple[Any, list[str]]:
     return store, keys
 
 
-def _converted(items: Iterator[Item], category: str, source: str) -> Iterator[dict[str, Any]]:
+def _converted(items: Iterator[Item], convert: Convert, name: str) -> Iterator[dict[str, Any]]:
     for item in items:
         if not isinstance(item, Row):
             row = getattr(item, "index", None)
             yield {"row": row, "offset": item.offset, "reason": item.reason, "detail": item.detail, "record": None}
             continue
         try:
-            messages = read_conversation(item.record)
+            yield convert(item.record, name)
         except Unusable as error:
             place = {"row": item.index, "offset": item.offset}
             yield {**place, "reason": error.reason, "detail": error.detail, "record": repr(item.record)}
-            continue
-        yield {
-            "id": content_hash(messages)[:32],
-            "messages": messages,
-            "source": str(item.record.get("source") or source),
-            "category": str(item.record.get("category") or category),
-            "source_id": None if item.record.get("id") is None else str(item.record["id"]),
-        }
 
 
 def _write(into: str, key: str, records: list[dict[str, Any]]) -> None:

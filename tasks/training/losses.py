@@ -26,3 +26,17 @@ def causal_loss(logits: torch.Tensor, labels: torch.Tensor, supervised: int) -> 
     A micro-batch with nothing to supervise gives 0 with zero gradients, never NaN.
     """
     return token_losses(logits, labels).sum() / max(1, supervised)
+
+
+def preference_losses(
+    chosen: torch.Tensor, rejected: torch.Tensor, margins: torch.Tensor, ties: torch.Tensor
+) -> torch.Tensor:
+    """−log σ(Δ − margin) of each pair (Bradley & Terry 1952; margins as in Touvron et al. 2023), all of shape (pairs,).
+
+    Δ is the better answer's score less the worse one's, so a shift of all scores changes nothing. A tie pulls both
+    together: the mean of both outcomes' losses.
+    """
+    difference = (chosen - rejected).float()
+    decided = -functional.logsigmoid(difference - margins)
+    undecided = -0.5 * (functional.logsigmoid(difference) + functional.logsigmoid(-difference))
+    return torch.where(ties, undecided, decided)

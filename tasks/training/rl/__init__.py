@@ -1,0 +1,1 @@
+"""The mathematics of learning from rewards: advantages, losses, KL control, normalised rewards, prioritised replay."""
