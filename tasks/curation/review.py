@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 PAGE = "review.html"
-COLUMNS = ("doc_id", "source", "language", "row", "verdict", "reasons", "level", "raw_bytes", "spans")
-COLUMNS += ("removed_bytes", "added_bytes", "written_bytes")
+COLUMNS = (
+    *("doc_id", "source", "language", "row", "verdict", "reasons", "level", "spans"),
+    *("raw_bytes", "removed_bytes", "added_bytes", "written_bytes"),
+)
 DUPLICATE = ("duplicate_exact", "duplicate_near")
 MOST_PARTS = 10  # sources and languages that stand side by side in the picture; the table below it has all
 EXCERPT = 600  # characters shown of an example
