@@ -167,10 +167,15 @@ def _dictionary() -> bytes:
 
 HUGE = 100_000_000  # characters of one document
 
+
+def _huge(path: Path) -> None:
+    path.write_bytes(lines({"text": "word " * (HUGE // 5)}))
+
+
 FAULTS = [
     Fault("rows/bad.jsonl", _bad_rows(), kept=3, quarantined=BAD_ROWS),
     Fault("rows/innocent.jsonl", _innocent_rows(), kept=3),
-    Fault("rows/one huge.jsonl", lines({"text": "word " * (HUGE // 5)}), quarantined={"document_too_large": 1}),
+    Fault("rows/one huge.jsonl", _huge, quarantined={"document_too_large": 1}),
     Fault("packed/cut.jsonl.gz", _cut("gz", CUT_GZ, 3), kept=3, tail=("truncated", len(lines(*CUT_GZ[:3])))),
     Fault("packed/cut.jsonl.zst", _cut("zst", CUT_ZST, 3), kept=3, tail=("truncated", len(lines(*CUT_ZST[:3])))),
     Fault("packed/wiped.jsonl.gz", _wiped(), kept=2, tail=("corrupt", len(lines(good(120), good(121))))),
