@@ -72,7 +72,8 @@ class Board:
             self._take_manifest()
         self.at_work = self._holder() if stamps[LEASE] else ""
         # Times alone do not tell: a store that was copied has others.
-        published = stamps[ARTIFACT] is not None and (not self.at_work or stamps[ARTIFACT] >= stamps[MANIFEST])
+        sealed, listed = stamps[ARTIFACT], stamps[MANIFEST]
+        published = sealed is not None and listed is not None and (not self.at_work or sealed >= listed)
         if stamps != self._stamps or not published:
             self.failures = read_failures(self.output, self.manifest)
             if published:

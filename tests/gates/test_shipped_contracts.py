@@ -79,6 +79,7 @@ CURATED: dict[str, dict[str, Damage]] = {
     "summary": {
         "kept >= 1 critical": report(kept=0),
         "kept >= 100 warning": report(kept=99),
+        "left_out <= 0 warning": report(left_out=["web/part-3.jsonl"]),
         "difference >= 0 <= 0 critical": report(dropped=120),
         "bytes_difference >= 0 <= 0 critical": report(bytes_quarantined=301),
         "read_not_in_shards >= 0 <= 0 critical": shard(read=119),
@@ -94,7 +95,6 @@ CURATED: dict[str, dict[str, Damage]] = {
         "quarantined_share <= 0.01 warning": report(quarantined=3),
         "unreadable_share <= 0.2 critical": report(unreadable_bytes=72000),
         "unreadable_bytes <= 0 warning": report(unreadable_bytes=1),
-        "left_out <= 0 warning": report(left_out=["web/part-3.jsonl"]),
         "duplicate_share <= 0.7 warning": report(clusters={"documents": 10, "duplicates": {"duplicate_near": 8}}),
     },
     "shards": {
