@@ -1,7 +1,7 @@
 """Curves as SVG: coordinates and ticks of a chart, for a template to draw. No script, nothing from a network."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 440, 200
@@ -34,7 +34,7 @@ class Chart:
 
 def chart(
     title: str,
-    series: dict[str, Points],
+    series: Mapping[str, Points],
     *,
     note: str = "",
     log: bool = False,

