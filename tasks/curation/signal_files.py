@@ -58,6 +58,8 @@ SCHEMA = pa.schema(
     metadata={"schema_version": str(SCHEMA_VERSION)},
 )
 
+RULED = [name for name in SCHEMA.names if name != "signature"]  # the columns that rules and verdicts read
+
 
 def signals_key(shard: Shard, config: CurationConfig) -> str:
     """Content key of a shard's signals. The name counts where reading depends on it: its suffix, and all of it for

@@ -4,9 +4,10 @@ import hashlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -22,7 +23,7 @@ from tasks.curation.dedup.cut_files import SPAN, read_cuts
 from tasks.curation.dedup.duplicate_files import read_duplicates
 from tasks.curation.dedup.takedown import RULE as TAKEN_DOWN
 from tasks.curation.rules import REASONS, Reason, failed_rules
-from tasks.curation.signal_files import read_signals, read_status, signals_key
+from tasks.curation.signal_files import RULED, read_signals, read_status, signals_key
 from tasks.curation.signals import Span, cut
 from tasks.curation.text.normalise import normalise
 from tasks.errors import ConservationError, DataError
@@ -79,6 +80,17 @@ CURATED = pa.schema(
 )
 
 
+class Kept(NamedTuple):
+    """What is written of a kept document."""
+
+    doc_id: str
+    spans: list[Span]
+    written_bytes: int
+    language: str
+    kind: str
+    language_score: float
+
+
 def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: dict[str, Any]) -> dict[str, Any]:
     """Decide one shard: `verdicts/<id>.parquet`, `curated/<id>.parquet`, counts in `status/<id>.json`.
 
@@ -96,26 +108,26 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
         withdraw(output)  # from here on the files are not to be believed; of the same key they stay the same
         store.delete(name)
     begun = time.monotonic()
-    verdicts, scores = _decide(shard, config, output, clustered)
-    kept = {item["row"]: item for item in verdicts if item["verdict"] == "kept"}
+    kept: dict[int, Kept] = {}
+    decided: list[pa.Table] = []
+    signals_status = read_status(output, shard, config) or {"tails": []}
+    counted = count(shard, _decide(shard, config, output, clustered, kept, decided), signals_status["tails"])
     curated, text_key = f"curated/{shard.id}.parquet", _text_key(shard, config, kept)
     same_text = before.get("text_key") == text_key and store.size(curated) == before["sizes"][curated]
     hashes, sizes = {}, {}
     if same_text:
         hashes[curated], sizes[curated] = before["files"][curated], before["sizes"][curated]
     with tempfile.TemporaryDirectory(prefix="athanor-") as folder:
-        files = {f"verdicts/{shard.id}.parquet": _parquet(Path(folder) / "verdicts", VERDICTS, iter(verdicts))}
+        files = {f"verdicts/{shard.id}.parquet": _parquet(Path(folder) / "verdicts", VERDICTS, decided)}
         if not same_text:
-            rows = _curated(shard, landing, config, kept, scores)
-            files[curated] = _parquet(Path(folder) / "curated", CURATED, rows)
+            files[curated] = _parquet(Path(folder) / "curated", CURATED, _curated(shard, landing, config, kept))
         for file, path in files.items():
             with path.open("rb") as stream:
                 hashes[file] = hashlib.file_digest(stream, "sha256").hexdigest()
             sizes[file] = path.stat().st_size
             store.upload(path, file)
-    signals_status = read_status(output, shard, config) or {"tails": []}
     status = {
-        **count(shard, verdicts, signals_status["tails"]),
+        **counted,
         "key": key,
         "text_key": text_key,
         "files": hashes,
@@ -135,9 +147,9 @@ def _key(shard: Shard, config: CurationConfig, clustered: Clustered) -> str:
     return content_hash(["verdicts", CODE_VERSION, shard.key, signals_key(shard, config), config.hash, *found])[:32]
 
 
-def _text_key(shard: Shard, config: CurationConfig, kept: dict[int, dict[str, Any]]) -> str:
+def _text_key(shard: Shard, config: CurationConfig, kept: dict[int, Kept]) -> str:
     """Content key of the curated text: which rows are kept, and what is cut from them. Thresholds play no part."""
-    rows = [[row, [[span["start"], span["end"]] for span in kept[row]["spans"]]] for row in sorted(kept)]
+    rows = [[row, [[span.start, span.end] for span in kept[row].spans]] for row in sorted(kept)]
     return content_hash(["text", CODE_VERSION, shard.key, signals_key(shard, config), rows])[:32]
 
 
@@ -152,18 +164,31 @@ def read_verdict_status(output: str, shard: Shard, config: CurationConfig) -> di
 
 
 def _decide(
-    shard: Shard, config: CurationConfig, output: str, clustered: Clustered
-) -> tuple[list[dict[str, Any]], dict[int, float]]:
-    table = read_signals(output, shard, config)
+    shard: Shard,
+    config: CurationConfig,
+    output: str,
+    clustered: Clustered,
+    kept: dict[int, Kept],
+    decided: list[pa.Table],
+) -> Iterator[dict[str, Any]]:
+    """Every row's verdict, in order. Fills `kept` by row, and `decided`, the verdicts as tables of BATCH rows."""
+    table = read_signals(output, shard, config, RULED)
     columns = ["row", "byte_offset", "doc_id", "source_id", "source", "fault", "fault_detail", "language", "kind"]
     columns += ["raw_bytes", "normalised_bytes", "cut_bytes", "spans", "language_score"]
-    rows = table.select(columns).to_pylist()
-    reasons = failed_rules(table, config)
-    out = [
-        _verdict(shard, config, row, failed, *(rows.get(row["row"]) for rows in clustered))
-        for row, failed in zip(rows, reasons, strict=True)
-    ]
-    return out, {row["row"]: row["language_score"] for row in rows}
+    for begin in range(0, table.num_rows, BATCH):
+        part = table.slice(begin, BATCH)
+        rows = part.select(columns).to_pylist()
+        verdicts = [
+            _verdict(shard, config, row, failed, *(found.get(row["row"]) for found in clustered))
+            for row, failed in zip(rows, failed_rules(part, config), strict=True)
+        ]
+        decided.append(pa.Table.from_pylist(verdicts, schema=VERDICTS))
+        for row, item in zip(rows, verdicts, strict=True):
+            if item["verdict"] == "kept":
+                spans = [Span(span["start"], span["end"], span["rule"]) for span in item["spans"]]
+                place = (item["doc_id"], spans, item["written_bytes"])
+                kept[item["row"]] = Kept(*place, item["language"], item["kind"], row["language_score"])
+        yield from verdicts
 
 
 def _verdict(
@@ -229,8 +254,15 @@ def _line_spans(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**span, "level": "line"} for span in row["spans"] or []]
 
 
-def _curated(
-    shard: Shard, landing: str, config: CurationConfig, kept: dict[int, dict[str, Any]], scores: dict[int, float]
+def _curated(shard: Shard, landing: str, config: CurationConfig, kept: dict[int, Kept]) -> Iterator[pa.Table]:
+    """Curated rows as tables of BATCH rows at most, in the shard's order."""
+    rows = _curated_rows(shard, landing, config, kept)
+    while batch := list(islice(rows, BATCH)):
+        yield pa.Table.from_pylist(batch, schema=CURATED)
+
+
+def _curated_rows(
+    shard: Shard, landing: str, config: CurationConfig, kept: dict[int, Kept]
 ) -> Iterator[dict[str, Any]]:
     """Curated rows in the shard's order. Raises when the shard is no longer what its signals were computed from."""
     written = 0
@@ -239,14 +271,13 @@ def _curated(
         if not isinstance(item, Row) or item.index not in kept:
             continue
         verdict, document = kept[item.index], parse_record(item.record, shard.source)
-        if not isinstance(document, Document) or document.doc_id != verdict["doc_id"]:
+        if not isinstance(document, Document) or document.doc_id != verdict.doc_id:
             raise DataError(f"{shard.key}, row {item.index}: its text changed since its signals were computed")
-        spans = [Span(span["start"], span["end"], span["rule"]) for span in verdict["spans"]]
-        text = cut(normalise(document.text), spans)
-        if len(text.encode()) != verdict["written_bytes"]:
+        text = cut(normalise(document.text), verdict.spans)
+        if len(text.encode()) != verdict.written_bytes:
             raise ConservationError(
                 f"{shard.key}, row {item.index}: {len(text.encode())} bytes to write, but raw − removed + added is "
-                f"{verdict['written_bytes']}"
+                f"{verdict.written_bytes}"
             )
         written += 1
         yield {
@@ -256,9 +287,9 @@ def _curated(
             "source_id": document.source_id,
             "url": document.url,
             "timestamp": document.timestamp,
-            "language": verdict["language"],
-            "language_score": scores[item.index],
-            "kind": verdict["kind"],
+            "language": verdict.language,
+            "language_score": verdict.language_score,
+            "kind": verdict.kind,
             "shard": shard.key,
             "shard_checksum": shard.checksum,
             "row": item.index,
@@ -269,27 +300,26 @@ def _curated(
         raise ConservationError(f"{shard.key}: {len(kept)} documents kept, but {written} found when writing")
 
 
-def _parquet(path: Path, schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> Path:
+def _parquet(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> Path:
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        batch: list[dict[str, Any]] = []
-        for row in rows:
-            batch.append(row)
-            if len(batch) == BATCH:
-                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-                batch = []
-        writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+        for table in tables:
+            writer.write_table(table)
     return path
 
 
-def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, Any]]) -> dict[str, Any]:
+def count(shard: Shard, verdicts: Iterable[dict[str, Any]], tails: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts of one shard, in documents and bytes, and what an operator has to mend."""
     documents: Counter[str] = Counter()
     bytes_: Counter[str] = Counter()
     reasons: dict[str, dict[str, int]] = {}
     cuts: dict[str, dict[str, int]] = {}
     parts: dict[str, dict[str, dict[str, int]]] = {"languages": {}, "sources": {}, "kinds": {}}
+    problems: dict[str, dict[str, Any]] = {}
     for item in verdicts:
+        _note_problem(problems, shard, item)
         verdict, size = item["verdict"], item["raw_bytes"]
+        documents["read"] += 1
+        bytes_["read"] += size
         documents[verdict] += 1
         bytes_[verdict] += size
         bytes_["written"] += item["written_bytes"]
@@ -308,42 +338,40 @@ def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, An
     return {
         "schema_version": SCHEMA_VERSION,
         "shard": shard.key,
-        "read": len(verdicts),
-        **{name: documents[name] for name in ("kept", "dropped", "quarantined")},
-        "bytes": {
-            "read": sum(item["raw_bytes"] for item in verdicts),
-            **{name: bytes_[name] for name in ("kept", "dropped", "quarantined", "written")},
-        },
+        **{name: documents[name] for name in ("read", "kept", "dropped", "quarantined")},
+        "bytes": {name: bytes_[name] for name in ("read", "kept", "dropped", "quarantined", "written")},
         "unreadable_bytes": sum(tail["size"] for tail in tails),
         "unreadable": len(tails),
         "reasons": reasons,
         "cuts": cuts,
         **parts,
-        "problems": _problems(shard, verdicts, tails),
+        "problems": [*problems.values(), *_unread(shard, tails)],
     }
 
 
-def _problems(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _note_problem(found: dict[str, dict[str, Any]], shard: Shard, item: dict[str, Any]) -> None:
     """What an operator has to mend: one entry a kind of fault, with how many rows, the first of them and the remedy."""
-    found: dict[str, dict[str, Any]] = {}
-    for item in verdicts:
-        if item["verdict"] == "quarantined":
-            fault = item["reasons"][0]
-            what, _, remedy = fault["detail"].partition(REMEDY_MARK)
-            entry = found.setdefault(
-                fault["rule"],
-                {
-                    "shard": shard.key,
-                    "rows": 0,
-                    "row": item["row"],
-                    "offset": item["byte_offset"],
-                    "what": f"{fault['rule']}: {what}",
-                    "remedy": remedy,
-                },
-            )
-            entry["rows"] += 1
-    for tail in tails:
-        found[f"tail {tail['offset']} {tail['detail']}"] = {
+    if item["verdict"] == "quarantined":
+        fault = item["reasons"][0]
+        what, _, remedy = fault["detail"].partition(REMEDY_MARK)
+        entry = found.setdefault(
+            fault["rule"],
+            {
+                "shard": shard.key,
+                "rows": 0,
+                "row": item["row"],
+                "offset": item["byte_offset"],
+                "what": f"{fault['rule']}: {what}",
+                "remedy": remedy,
+            },
+        )
+        entry["rows"] += 1
+
+
+def _unread(shard: Shard, tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What could not be read at all, once each."""
+    found = {
+        (tail["offset"], tail["detail"]): {
             "shard": shard.key,
             "rows": 0,
             "row": None,
@@ -351,4 +379,6 @@ def _problems(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str
             "what": f"{tail['reason']}: {tail['detail']}; {tail['size']} bytes of the file not read",
             "remedy": REMEDIES[tail["reason"]],
         }
+        for tail in tails
+    }
     return list(found.values())

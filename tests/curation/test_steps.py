@@ -1,8 +1,8 @@
 """The steps together, on real Dask workers: counts add up, the same bytes come out, finished work is reused."""
 
+import contextlib
 import hashlib
 import json
-import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,23 +16,16 @@ import yaml
 
 from tasks.corpus.artifact import read_artifact, verify_artifact
 from tasks.corpus.shards import write_shard
-from tasks.curation import steps
+from tasks.curation import cluster, steps
 from tasks.curation.cluster import dask_client
 from tasks.curation.why import explain, find_verdicts
 from tasks.errors import ConfigError, DataError, StorageError
 from tasks.settings import CONTRACTS
+from tests.chaos.runs import curate as run
+from tests.chaos.runs import english
 
 SHARDS = 4
 GOLDEN = "41c3c24e163bb05a"  # of signals 4, verdicts 2, passages 2, all other code versions 1
-WORDS = "the of and that have with be to in a data model text page word line time work part place case".split()  # noqa: SIM905
-
-
-def english(seed: int, sentences: int = 14) -> str:
-    noise = random.Random(seed)
-    made = [" ".join([*noise.choices(WORDS, k=11), f"fact{noise.randrange(10**6)}"]) for _ in range(sentences)]
-    return " ".join(f"{sentence.capitalize()}." for sentence in made)
-
-
 CHINESE = (
     "今天我们讨论一个问题：数据的质量决定模型的质量。"
     "研究人员在2026年整理了许多文章，他们认为去除重复的内容是有用的。"
@@ -72,16 +65,6 @@ def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client() -> Iterator[None]:
     with dask_client(2):
         yield
-
-
-def run(landing: Path, output: Path, **options: Any) -> dict[str, Any]:
-    plan = steps.inventory(str(landing), str(output), "2026-11-30", **options)
-    for group in plan["groups"]:
-        steps.compute_signals(str(output), group)
-    steps.cluster_duplicates(str(output))
-    for group in plan["groups"]:
-        steps.write_verdicts(str(output), group)
-    return steps.publish(str(output))
 
 
 def tree(output: Path) -> str:
@@ -162,6 +145,14 @@ def test_same_bytes_in_another_place_with_other_groups(landing: Path, output: Pa
     assert tree(tmp_path / "again") == tree(output)
     assert read_artifact(str(tmp_path / "again")).hash == read_artifact(str(output)).hash
     verify_artifact(str(output))
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_same_bytes_with_any_number_of_workers(landing: Path, output: Path, tmp_path: Path, workers: int) -> None:
+    """`output` was made by two."""
+    with _own_cluster(workers):
+        run(landing, tmp_path)
+    assert tree(tmp_path) == tree(output)
 
 
 def test_finished_work_is_reused_and_a_lost_piece_is_made_again(landing: Path, tmp_path: Path) -> None:
@@ -353,13 +344,9 @@ def test_on_s3(landing: Path, output: Path, bucket: str, tmp_path: Path) -> None
     assert tree(fetched) == tree(output)
 
 
-def _own_cluster():
+def _own_cluster(workers: int = 1) -> contextlib.ExitStack:
     """Workers started now, so that they see this test's credentials."""
-    import contextlib
-
-    from tasks.curation import cluster
-
     stack = contextlib.ExitStack()
     stack.enter_context(cluster._activated(None))  # type: ignore[arg-type]
-    stack.enter_context(dask_client(1))
+    stack.enter_context(dask_client(workers))
     return stack

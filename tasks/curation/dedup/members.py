@@ -17,7 +17,7 @@ from tasks.curation.dedup.plan import DOCUMENT, REF_BITS, EarlierPart, Run, day_
 from tasks.curation.dedup.shingles import bands_and_rows
 from tasks.curation.dedup.units import UNITS, band_hashes, identities, packed, unpacked
 from tasks.curation.rules import failed_rules
-from tasks.curation.signal_files import read_signals
+from tasks.curation.signal_files import RULED, read_signals
 
 PASSING = pa.schema([("shard", pa.int32()), ("row", pa.int64()), ("passes", pa.bool_())])
 PRESENT = pa.schema([("present", pa.bool_())])
@@ -66,7 +66,7 @@ def _documents(run: Run, part: int) -> Iterator[pa.Table]:
         yield with_column(document_units(run, shard, position, signals), "bands", packed(bands))
 
 
-def compared(run: Run, shard: Shard, columns: list[str] | None = None) -> pa.Table:
+def compared(run: Run, shard: Shard, columns: list[str]) -> pa.Table:
     """Signals of a shard's documents that could pass: those without a fault, in a language or of a kind with rules."""
     table = read_signals(run.plan.output, shard, run.config, columns)
     groups = zip(*(table[name].to_pylist() for name in ("fault", "language", "kind")), strict=True)
@@ -139,7 +139,7 @@ def write_passing(part: int, work: str) -> dict[str, int]:
 
     def chunks() -> Iterator[Chunk]:
         for position, shard in enumerate(run.shards(part, DOCUMENT)):
-            table = compared(run, shard)
+            table = compared(run, shard, RULED)
             failed, doc_ids = failed_rules(table, run.config), table["doc_id"].to_pylist()
             passes = [not reasons and doc_id not in gone for reasons, doc_id in zip(failed, doc_ids, strict=True)]
             facts["documents"] += sum(passes)
