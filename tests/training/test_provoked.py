@@ -32,7 +32,10 @@ SFT: dict[str, Any] = {
 }
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "knoll", "larch")
 CASES: dict[str, dict[str, Any]] = {
-    "growing_activations": {"steps": 60, "optimizer": {"learning_rate": 2e-2, "warmup_steps": 1, "schedule": "constant"}},
+    "growing_activations": {
+        "steps": 60,
+        "optimizer": {"learning_rate": 2e-2, "warmup_steps": 1, "schedule": "constant"},
+    },
     "not_learning": {"steps": 24, "optimizer": {"learning_rate": 1e-9, "warmup_steps": 0}},
     "violent_updates": {"steps": 30, "optimizer": {"learning_rate": 0.9, "warmup_steps": 0, "schedule": "constant"}},
 }
