@@ -1,6 +1,5 @@
 """Do this project's English rules and datatrove's give the same verdicts on the same real documents?"""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.benchmarks.parts import measured
 from tests.oracles import signals as oracle
 
 SAMPLE = 250
-CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")  # which datatrove takes out of lines first
 # Their rule → ours.
 SAME = {
     "dup_line_frac": ["gopher_duplicate_lines"],
@@ -50,6 +48,8 @@ def measure_agreement(english: Path, chinese: Path, scratch: Path) -> dict[str, 
     every = max(len(records) // SAMPLE, 1)
     # Normalised, and without white space at the ends of lines: those are not the rules' business.
     sample = [{**record, "text": _plain(record["text"])} for record in records[::every]]
+    languages = measured(sample, config)["language"].to_pylist()
+    sample = [record for record, language in zip(sample, languages, strict=True) if language == "en"]
     folder = write(scratch / "sample", sample)
     ours = _verdicts(sample, config)
     default = _compare(sample, ours, rival.run("verdicts", folder, scratch))
@@ -76,7 +76,7 @@ def _verdicts(sample: list[dict[str, str]], config: CurationConfig) -> dict[str,
 def _tokens(sample: list[dict[str, str]]) -> dict[str, dict[str, Any]]:
     """Words of every text, and the number of sentences of every line, as the oracle's plain Python has them."""
     texts = [record["text"] for record in sample]
-    lines = {CITATION.sub("", line.strip()) for text in texts for line in text.splitlines()}
+    lines = {line.strip() for text in texts for line in text.splitlines()}
     words = {text: [match.group() for match in oracle.WORD.finditer(text)] for text in texts}
     return {"words": words, "sentences": {line: oracle.sentences(line) for line in lines}}
 

@@ -110,7 +110,8 @@ def verdicts(corpus: Path, scratch: Path) -> dict:
     }.items():
         alone[name] = FineWebQualityFilter(**{**off, name: value}, stop_chars=STOP_CHARS)
     c4: dict[str, int] = {"filter_no_terminal_punct": False, "filter_lorem_ipsum": False, "filter_curly_bracket": False}
-    c4 |= {"min_num_sentences": -1, "min_words_per_line": -1}  # off
+    c4 |= {"filter_javascript": False, "filter_policy": False, "remove_citations": False}  # off
+    c4 |= {"min_num_sentences": -1, "min_words_per_line": -1, "max_word_length": -1}
     alone["too_few_sentences"] = C4QualityFilter(**{**c4, "min_num_sentences": 5})
     alone["lorem_ipsum"] = C4QualityFilter(**{**c4, "filter_lorem_ipsum": True})
     alone["curly_bracket"] = C4QualityFilter(**{**c4, "filter_curly_bracket": True})

@@ -25,7 +25,7 @@ from tests.chaos.runs import curate as run
 from tests.chaos.runs import english
 
 SHARDS = 4
-GOLDEN = "41c3c24e163bb05a"  # of signals 4, verdicts 2, passages 2, all other code versions 1
+GOLDEN = "8e5eadf21e22c130"  # of signals 5, verdicts 2, passages 2, all other code versions 1
 CHINESE = (
     "今天我们讨论一个问题：数据的质量决定模型的质量。"
     "研究人员在2026年整理了许多文章，他们认为去除重复的内容是有用的。"

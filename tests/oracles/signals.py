@@ -68,7 +68,7 @@ def repeated(parts: list[str]) -> tuple[int, int]:
 def top_gram(words: list[str], n: int) -> int:
     grams = [" ".join(words[i : i + n]) for i in range(len(words) - n + 1)]
     common = Counter(grams).most_common(1)  # of equally frequent ones, the first met
-    return len(common[0][0]) * common[0][1] if common and common[0][1] > 1 else 0
+    return len(common[0][0]) * common[0][1] if common else 0
 
 
 def repeated_grams(words: list[str], n: int) -> int:

@@ -130,8 +130,8 @@ def _words(points, starts, ends, table, lower, wanted, out):  # type: ignore[no-
 
 @compiled
 def _ngrams(hashes, starts, ends, out):  # type: ignore[no-untyped-def]
-    """Fills `out`: for n = 2, 3, 4 the characters of the most frequent n-gram, joined by single spaces (0 when none
-    repeats; of equally frequent ones the first counts), for n = 5 … 10 those of n-grams that stood before, without
+    """Fills `out`: for n = 2, 3, 4 the characters of the most frequent n-gram, joined by single spaces (of
+    equally frequent ones the first counts), for n = 5 … 10 those of n-grams that stood before, without
     overlap: after a repeat the walk goes on behind it.
 
     An n-gram can only repeat where both (n - 1)-grams in it do, so each n looks at what is left of the one before: in
@@ -178,6 +178,9 @@ def _ngrams(hashes, starts, ends, out):  # type: ignore[no-untyped-def]
         left = kept
         if left == 0:
             break
+    for n in range(2, min(4, count) + 1):
+        if out[n - 2] == 0:  # nothing repeats: then the most frequent is the first
+            out[n - 2] = _length(starts, ends, 0, n) + n - 1
 
 
 @compiled
