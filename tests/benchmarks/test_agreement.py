@@ -17,7 +17,7 @@ APART = {"max_non_alpha_words_ratio": 0.92, "duplicated_8_n_grams": 0.985, "dupl
 def test_each_rule_agrees_with_datatrove(shared_data: Path, tmp_path: Path) -> None:
     if not (rival.VENV / ".ready").exists():
         pytest.skip("datatrove is not installed: `make bench` sets up its environment")
-    english, chinese = corpora(1)
+    english, chinese = corpora(3)
     found = measure_agreement(english, chinese, tmp_path)
     one = 1 / found["documents"]  # of fewer than 200 documents one alone is more than 0.5%
     usual = min(0.995, 1 - one) - 1e-9
