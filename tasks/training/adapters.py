@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tasks.errors import DataError
@@ -13,6 +14,7 @@ from tasks.training.model import export_model, load_model
 from tasks.training.tuning import Lora
 
 ADAPTER = "adapter"  # folder inside the model's
+SAFE_WEIGHTS = "adapter_model.safetensors"
 
 
 def with_adapters(model: PreTrainedModel, config: Lora, seed: int) -> Any:
@@ -67,10 +69,24 @@ def export_adapted(
 
 
 def merged_from(parent: Path, adapter: Path) -> Any:
-    """The parent with the adapters of a folder merged into its weights."""
-    from peft import PeftModel
+    """The parent with the adapters of a folder merged into its weights.
 
-    model: Any = PeftModel.from_pretrained(load_model(parent), str(adapter))
+    Raises DataError when there is no safetensors file (a pickled one is never opened), or its weights are not those
+    of the adapters that the configuration describes: peft would leave out what is missing.
+    """
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+
+    path = adapter / SAFE_WEIGHTS
+    if not path.exists():
+        raise DataError(f"{adapter}: no {SAFE_WEIGHTS}; adapters are read from safetensors alone")
+    model: Any = get_peft_model(load_model(parent), PeftConfig.from_pretrained(str(adapter)))
+    found: Any = set_peft_model_state_dict(model, load_file(path))
+    missing = sorted(name for name in found.missing_keys if "lora_" in name)
+    if missing or found.unexpected_keys:
+        raise DataError(
+            f"{path}: its weights do not fit {adapter.name}/adapter_config.json; missing: {missing[:5]}, "
+            f"unexpected: {sorted(found.unexpected_keys)[:5]}"
+        )
     return model.merge_and_unload()
 
 

@@ -82,8 +82,13 @@ def export_model(state: dict[str, torch.Tensor], like: PreTrainedModel, tokenize
     """Write weights (safetensors), configuration and tokenizer, reload them, and compare every weight bit for bit.
 
     `state` holds full weights by name (tied ones once); `like` is any model of the same configuration. Raises
-    DataError when what was read back differs.
+    DataError when what was read back differs, or the tokenizer has tokens that the model has no embedding for.
     """
+    rows = like.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    if len(tokenizer) > rows:
+        raise DataError(
+            f"{folder}: the tokenizer has {len(tokenizer):,} tokens, the model embeddings for {rows:,}; resize them"
+        )
     model = type(like)(like.config)
     lacking = model.load_state_dict(state, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
