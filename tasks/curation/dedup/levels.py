@@ -16,6 +16,7 @@ from tasks.curation.cluster import map_shards
 from tasks.curation.dedup import walk
 from tasks.curation.dedup.candidates import write_candidates
 from tasks.curation.dedup.links import large_star, link, small_star
+from tasks.curation.dedup.pieces import read_status
 from tasks.curation.dedup.plan import DOCUMENT, Run, load_run
 from tasks.errors import DataError, StorageError
 
@@ -29,9 +30,12 @@ def find_candidates(client: Client, work: str, level: str, members: Members) -> 
     Nothing is done when that is finished in this folder.
     """
     run, name = load_run(work), f"{level}/{LINKED}"
-    if run.store.exists(name):
-        return orjson.loads(run.store.read(name))
     parts, own = run.parts(level), len(run.plan.parts)
+    lasting = ["candidates", *(["members"] if level == DOCUMENT else [])]
+    pieces = (f"{level}/{step}/{part:05d}" for step in lasting for part in range(parts))
+    if run.store.exists(name) and all(read_status(run.store, piece) for piece in pieces):
+        return orjson.loads(run.store.read(name))
+    run.store.delete(name)
     each(client, members, run, parts, work)
     links = each(client, link, run, parts, work, level)
     rounds, changed = 0, sum(status["edges"] for status in links)
