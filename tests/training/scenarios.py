@@ -15,16 +15,18 @@ import torch
 
 from tasks.errors import AthanorError
 from tasks.tokens.packing import positions_of
+from tasks.tokens.tokenizer import train_tokenizer
 from tasks.training import checkpoint
+from tasks.training.adapters import ADAPTER, export_adapted, merged_from, with_adapters
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.context import Context
 from tasks.training.data import Batch, Loader, Sequence, collate
 from tasks.training.engine import Engine, join_ranks
 from tasks.training.job import Job
 from tasks.training.losses import IGNORED, causal_loss
-from tasks.training.model import new_model
+from tasks.training.model import export_model, load_model, new_model
 from tasks.training.recipe import ModelShape, Optimizer, PretrainStage
-from tasks.training.tuning import Unfreezing
+from tasks.training.tuning import Lora, Unfreezing
 from tasks.training.unfreezing import ProgressiveUnfreezing, unit_of
 
 VOCAB, LENGTH, END, PAD = 60, 32, 0, 1
@@ -71,10 +73,10 @@ def stage(**changes: Any) -> PretrainStage:
 class Trainer:
     """An engine and a loader, and steps on demand."""
 
-    def __init__(self, context: Context, **changes: Any) -> None:
+    def __init__(self, context: Context, model: Any = None, **changes: Any) -> None:
         self.config = stage(**changes)
         torch.manual_seed(1)
-        self.engine = Engine(new_model(SHAPE, Tokenizer(), seed=3), self.config)
+        self.engine = Engine(model or new_model(SHAPE, Tokenizer(), seed=3), self.config)
         self.loader = Loader(Ragged(), self.config, rank=context.rank, world=context.ranks, pad=PAD)
 
     def step(self, number: int, rate: float = 0.01) -> dict[str, float]:
@@ -340,7 +342,46 @@ def universal(context: Context) -> Any:
     }
 
 
-SCENARIOS = (accumulation, precision, switches, damages, flight, full, universal, unfreezing, masked)
+def exports(context: Context) -> Any:
+    """A step on two ranks, the weights gathered, exported, read back: which are not what they should be."""
+    tokenizer = train_tokenizer(["the quick brown fox jumps over the lazy dog " * 20], 280, LENGTH)
+    found: dict[str, Any] = {}
+    for name in ("tied", "untied", "tied resized", "untied resized", "frozen", "adapters"):
+        model: Any = new_model(SHAPE.model_copy(update={"tie_embeddings": "untied" not in name}), tokenizer, seed=3)
+        torch.manual_seed(5)
+        if "resized" in name:
+            model.resize_token_embeddings(len(tokenizer) + 24)
+        folder, parent = context.job.folder / f"export {name}", context.job.folder / f"parent {name}"
+        if context.first:
+            export_model(
+                {n: weight.detach().clone() for n, weight in model.named_parameters()}, model, tokenizer, parent
+            )
+        torch.distributed.barrier()
+        if name == "frozen":
+            for path, weight in model.named_parameters():
+                weight.requires_grad_("mlp" not in path)
+        trained = with_adapters(model, Lora(rank=2), seed=0) if name == "adapters" else model
+        trainer = Trainer(context, trained)
+        trainer.losses(2)
+        state = trainer.engine.gather()
+        if context.first and name == "adapters":
+            export_adapted(state, parent, "parent", Lora(rank=2), tokenizer, folder)
+            state = merged_from(parent, folder / ADAPTER).state_dict()
+        elif context.first:
+            export_model(state, load_model(parent), tokenizer, folder)
+        if context.first:
+            again, before = load_model(folder).state_dict(), load_model(parent).state_dict()
+            found[name] = {
+                "wrong": [n for n in state if not torch.equal(again[n].view(torch.uint8), state[n].view(torch.uint8))],
+                "unchanged": sorted(n for n in again if torch.equal(again[n], before[n])),
+                "rows": [again[f"{n}.weight"].shape[0] for n in ("model.embed_tokens", "lm_head")],
+                "vocabulary": len(tokenizer),
+            }
+        torch.distributed.barrier()
+    return found
+
+
+SCENARIOS = (accumulation, precision, switches, damages, flight, full, universal, unfreezing, masked, exports)
 
 
 def main(folder: str, rank: int, supervisor: int) -> None:

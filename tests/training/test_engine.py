@@ -178,3 +178,18 @@ def test_a_converted_checkpoint_goes_on_as_the_original(first):
     for original, converted in zip(*found["next"], strict=True):
         assert converted == original, "loss, gradient norm and the size of the update, to the bit"
     assert found["left"] == [], "neither the conversion nor a marker of it stays"
+
+
+@pytest.mark.parametrize("name", ["tied", "untied", "tied resized", "untied resized", "frozen", "adapters"])
+def test_what_two_ranks_hold_is_exported_to_the_bit(first, name):
+    """Each of these has been written empty or wrong under ZeRO-3 by one tool or another."""
+    found = first["exports"][name]
+    assert found["wrong"] == []
+    assert found["rows"] == [found["vocabulary"] + (24 if "resized" in name else 0)] * 2
+    if name == "frozen":
+        assert found["unchanged"] and all(".mlp." in weight for weight in found["unchanged"])
+        assert len(found["unchanged"]) == 9, "three matrices of three layers"
+    elif name == "adapters":
+        assert {weight.rpartition("proj")[1] for weight in found["unchanged"]} == {""}, "every projection has learnt"
+    else:
+        assert found["unchanged"] == []
