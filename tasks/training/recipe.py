@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 from tasks.errors import ConfigError
 from tasks.settings import StrictModel, load_yaml, named_file
 from tasks.training.origin import Origin
+from tasks.training.preferences.records import OVERALL
 from tasks.training.tuning import USUAL_EPOCHS, USUAL_SHARE, Augmentation, Curriculum, Lora, Mixture, Unfreezing
 
-Role = Literal["tokenizer", "model"]
+Role = Literal["tokenizer", "model", "reward"]
 Fp32Operation = Literal["attention", "mlp", "logits"]
 
 
@@ -257,13 +258,42 @@ class AdaptStage(TuningStage):
     categories: tuple[str, ...] = Field((), description="of the records that make the domain; empty: all of them")
 
 
-Stage = Annotated[TokenizerStage | BaseStage | PretrainStage | SftStage | AdaptStage, Field(discriminator="kind")]
+class RewardStage(TrainedStage):
+    """A reward model of one domain: Bradley–Terry on pairs of answers, one head for each criterion."""
+
+    consumes: ClassVar[tuple[Role, ...]] = ("model",)
+    data: ClassVar[tuple[str, ...]] = ("preferences",)
+
+    kind: Literal["reward"]
+    optimizer: TuningOptimizer
+    epochs: float = Field(1.0, gt=0, description="most passes over the pairs; after one it soon overfits")
+    domain: str | None = Field(None, description="of the pairs; none: all of them")
+    criteria: dict[str, float] = Field(
+        {OVERALL: 1.0}, min_length=1, description="what answers are judged by, and its weight in the reward"
+    )
+    sequence_length: int = Field(512, ge=16, description="pairs are packed into this many tokens; longer are left out")
+    heldout_share: float = Field(0.1, gt=0, lt=1, description="share of prompts, chosen by their hash")
+    max_pairs: int = Field(20_000, ge=1, description="most pairs, chosen by their prompt's hash")
+    heldout_sequences: int = Field(16, ge=1, description="most of them measured at each checkpoint")
+    patience: int | None = Field(3, ge=1, description="checkpoints without a lower held-out loss before it stops")
+
+    @model_validator(mode="after")
+    def _weighs(self) -> "RewardStage":
+        if not all(weight > 0 for weight in self.criteria.values()):
+            raise ValueError("every criterion needs a weight above 0; leave out what must not count")
+        return self
+
+
+Stage = Annotated[
+    TokenizerStage | BaseStage | PretrainStage | SftStage | AdaptStage | RewardStage, Field(discriminator="kind")
+]
 PROVIDES: dict[str, tuple[Role, ...]] = {
     "tokenizer": ("tokenizer",),
     "base": ("model",),
     "pretrain": ("model",),
     "sft": ("model",),
     "adapt": ("model",),
+    "reward": ("reward",),
 }
 
 
