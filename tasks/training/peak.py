@@ -4,9 +4,9 @@ from typing import TypeVar
 
 from tasks.corpus.artifact import Artifact
 from tasks.errors import ConfigError
-from tasks.training.recipe import RewardStage, TuningStage
+from tasks.training.recipe import RewardStage, RlhfStage, TuningStage
 
-Tuned = TypeVar("Tuned", TuningStage, RewardStage)
+Tuned = TypeVar("Tuned", TuningStage, RewardStage, RlhfStage)
 
 
 def with_peak(config: Tuned, parent: Artifact) -> Tuned:
@@ -23,7 +23,7 @@ def with_peak(config: Tuned, parent: Artifact) -> Tuned:
     return config.model_copy(update={"optimizer": optimizer})
 
 
-def rate_share(config: TuningStage | RewardStage, parent: Artifact) -> float | None:
+def rate_share(config: TuningStage | RewardStage | RlhfStage, parent: Artifact) -> float | None:
     """The peak learning rate as a share of the parent's, where that is known."""
     peak = parent.metrics.get("peak_learning_rate")
     return config.optimizer.learning_rate / peak if peak else None
