@@ -12,9 +12,11 @@ import yaml
 
 from tasks.corpus.artifact import read_artifact
 from tasks.corpus.shards import write_shard
+from tasks.corpus.storage import write_json
 from tasks.errors import ConfigError, DataError
 from tasks.evaluation.rewards import calibration_error, correlation, interval, pair_metrics
 from tasks.evaluation.stages import evaluate_stage
+from tasks.gates.gate import run_gate
 from tasks.tokens.tokenizer import load_tokenizer
 from tasks.training.data import collate_tight
 from tasks.training.losses import IGNORED
@@ -98,7 +100,7 @@ def trained(spec, tmp_path_factory) -> tuple[StageSpec, Any]:
     return planned, finish(planned)
 
 
-def test_a_known_preference_is_learnt(trained):
+def test_a_known_preference_is_learnt(trained, tmp_path):
     planned, job = trained
     losses = [step["loss"] for step in steps_of(job)]
     assert losses[0] == pytest.approx(np.log(2), abs=0.2) and losses[-1] < 0.35
@@ -108,6 +110,12 @@ def test_a_known_preference_is_learnt(trained):
     assert metrics["synthetic_share"] == 1.0
     assert metrics["before"] == pytest.approx(metrics["longer_is_better"]) and metrics["after"] == metrics["accuracy"]
     assert read_artifact(planned.artifact).kind == "reward"
+    where = str(tmp_path / "metrics.json")
+    write_json(where, metrics)
+    result = run_gate("reward", {"metrics": where}, str(tmp_path / "gate"))
+    assert result.passed and "judged by people" in " ".join(item.meaning for item in result.failures)
+    write_json(where, metrics | {"accuracy_low": 0.49})
+    assert not run_gate("reward", {"metrics": where}, str(tmp_path / "refused")).passed
 
 
 def test_an_export_scores_as_training_did(trained, preferences):

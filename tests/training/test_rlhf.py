@@ -11,7 +11,10 @@ import torch
 import yaml
 
 from tasks.corpus.artifact import read_artifact
+from tasks.corpus.storage import write_json
 from tasks.errors import ConfigError
+from tasks.evaluation.stages import evaluate_stage
+from tasks.gates.gate import run_gate
 from tasks.tokens.tokenizer import load_tokenizer
 from tasks.training.job import Job, submit
 from tasks.training.model import load_model
@@ -109,6 +112,23 @@ def test_ppo_learns_a_known_preference(calm):
     assert any(line["value_loss"] > 0 for line in steps_of(job))
     model, tokenizer = load_model(planned.artifact), load_tokenizer(planned.artifact)
     assert model.get_output_embeddings().weight.shape[0] == len(tokenizer), "the critic stays behind"
+
+
+def test_what_it_was_worth(calm, tmp_path):
+    planned, _ = calm
+    metrics = evaluate_stage(planned)
+    assert metrics["heldout_reward"] > metrics["parent_heldout_reward"] and metrics["gain_low"] > 0
+    assert 0 < metrics["heldout_kl"] < metrics["kl_bound"]
+    assert metrics["answer_tokens"] < metrics["parent_answer_tokens"]
+    assert (metrics["before"], metrics["after"]) == (metrics["parent_heldout_reward"], metrics["heldout_reward"])
+    assert len(metrics["samples"]) == len(metrics["parent_samples"]) == 3
+    where = str(tmp_path / "metrics.json")
+    write_json(where, metrics)
+    assert run_gate("rlhf", {"metrics": where}, str(tmp_path / "gate")).passed
+    bad = {"general_loss_rise": 0.031, "heldout_kl": 2.0, "refusals_lost": 0.1, "heldout_reward": -99.0}
+    for name, value in bad.items():
+        write_json(where, metrics | {name: value})
+        assert not run_gate("rlhf", {"metrics": where}, str(tmp_path / "refused")).passed
 
 
 def test_grpo_learns_it_too(made, tmp_path):
