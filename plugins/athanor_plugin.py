@@ -5,6 +5,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from plugins import listener
 from plugins.operators import GateReportLink
 
 
@@ -21,3 +22,4 @@ class AthanorPlugin(AirflowPlugin):
     name = "athanor"
     operator_extra_links = [GateReportLink()]  # noqa: RUF012 - Airflow's convention
     fastapi_apps = [{"name": "athanor reports", "app": reports, "url_prefix": "/athanor/reports"}]  # noqa: RUF012
+    listeners = [listener]  # noqa: RUF012 - credentials of the store for tasks

@@ -5,6 +5,7 @@ import re
 from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi import Depends, FastAPI, HTTPException, Response
 
+from plugins.credentials import use_connection
 from tasks.corpus.storage import join, open_store
 from tasks.settings import settings
 
@@ -23,6 +24,7 @@ app = FastAPI(title="Athanor reports", docs_url=None, redoc_url=None, openapi_ur
 @app.get("/{contract}/{key}", dependencies=[Depends(requires_authenticated())])
 def report(contract: str, key: str) -> Response:
     """The HTML report of one gate. 404 for anything that is not the id of a report."""
+    use_connection()
     store = open_store(join(settings().store, "gates"))
     name = f"{contract}/{key}/report.html"
     if not (NAME.fullmatch(contract) and KEY.fullmatch(key) and store.exists(name)):

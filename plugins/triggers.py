@@ -6,14 +6,15 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tasks.training.job import Job, JobStatus
+from tasks.training.job import Job
 
 
 class TrainingJobTrigger(BaseTrigger):
     """Fires once when the job in a folder has ended or was lost, and writes its progress to the task's log.
 
-    It only reads the job folder, so two triggerers may run it at once. A restarted triggerer reads on; only a person
-    who kills or clears the task ends the job.
+    It only reads the job folder, so two triggerers may run it at once, and none needs the store's credentials: how the
+    job ended is for the task to find out. A restarted triggerer reads on; only a person who kills or clears the task
+    ends the job.
     """
 
     def __init__(self, job: str, poll_seconds: float = 2.0, log_seconds: float = 15.0) -> None:
@@ -28,13 +29,14 @@ class TrainingJobTrigger(BaseTrigger):
         clock = asyncio.get_running_loop().time
         logged_at, logged = clock(), None
         while True:
-            status: JobStatus = await asyncio.to_thread(lambda: Job.load(self.job).status())
-            if status.state != "running":
-                yield TriggerEvent({"job": self.job, "state": status.state, "message": status.message})
+            job = Job.load(self.job)
+            if not await asyncio.to_thread(job.at_work):
+                yield TriggerEvent({"job": self.job})
                 return
-            if status.progress != logged and clock() - logged_at >= self.log_seconds:
-                logged_at, logged = clock(), status.progress
-                self.log.info("%s", progress_line(status.progress))
+            progress = await asyncio.to_thread(job.progress)
+            if progress != logged and clock() - logged_at >= self.log_seconds:
+                logged_at, logged = clock(), progress
+                self.log.info("%s", progress_line(progress))
             await asyncio.sleep(self.poll_seconds)
 
     async def on_kill(self) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from plugins.credentials import ENVIRONMENT as CREDENTIALS
 from plugins.local.ports import HOST
 from tasks.settings import REPOSITORY, Settings
 
@@ -32,7 +33,7 @@ def password(folder: Path) -> str:
 
 def environment(settings: Settings, folder: Path, generated: dict[str, str]) -> dict[str, str]:
     """This process' environment without foreign Airflow settings, with the project's own."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+    inherited = {key: value for key, value in os.environ.items() if key == CREDENTIALS or not key.startswith("AIRFLOW")}
     return inherited | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": str(REPOSITORY),

@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from plugins.credentials import ENVIRONMENT as CREDENTIALS
+from plugins.credentials import on_s3, use_connection_of
 from plugins.inputs import cascade_dag_id, choose_snapshot, instructions_of
 from plugins.local.airflow_home import prepare
 from plugins.local.api import Api, ApiError
@@ -46,6 +48,7 @@ def run(settings: Settings) -> int:
 
 def _run(settings: Settings, train: str, stages: list[str], terminal: Terminal) -> int:
     terminal.plain(f"data    {settings.data}\nstore   {settings.store}\nrecipe  {settings.recipe}\n")
+    find_credentials(settings)
     harvest_documents(settings, terminal)
     snapshot, _ = choose_snapshot(settings.data, None)  # the user's folder may be misspelt: say so before anything long
     harvest_records(settings, terminal)
@@ -61,6 +64,13 @@ def _run(settings: Settings, train: str, stages: list[str], terminal: Terminal) 
     terminal.plain()
     terminal.line("done. `make up` opens the UI again")
     return 0
+
+
+def find_credentials(settings: Settings) -> None:
+    """Those of the Airflow connection, where there is one: this process looks into the store, too."""
+    folder, environment = prepare(settings)
+    if on_s3(settings) and (CREDENTIALS in os.environ or (folder / "airflow.db").exists()):
+        use_connection_of(environment)
 
 
 def harvest_documents(settings: Settings, terminal: Terminal) -> None:

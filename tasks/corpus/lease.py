@@ -1,13 +1,17 @@
 """A lease on a place in a store: who works there now, known to all who might, and lost by a holder that is gone.
 
-The record is one small object, changed by compare-and-swap and refreshed by a heartbeat. Holders of the same work may
-share a place (they write the same bytes); an exclusive holder, or another work, keeps all others out.
+The record is one small object that names every holder. It is changed by compare-and-swap alone, and each holder
+refreshes its own entry by a heartbeat. Of one work, several may hold a part each; who holds the whole, or does another
+work, keeps all others out. A place that is free keeps a record that names nobody: deleting it would race with who is
+just coming.
 """
 
+import logging
 import os
 import socket
 import threading
 import time
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -19,31 +23,39 @@ import psutil
 from tasks.corpus.storage import join, open_store, to_json
 from tasks.errors import StorageError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NAME = "lease.json"
 BEAT = 15.0  # seconds between two signs of life
 EXPIRES = 120.0  # seconds without one after which a holder counts as gone
+POLL = 2.0  # seconds between two looks of who waits
+TRIES = 50  # of a compare-and-swap that meets others' changes
 _mine: dict[str, "Lease"] = {}  # place → the lease that this process holds there
+_log = logging.getLogger(__name__)
 
 
 class Lease:
     """`with Lease(uri, work, what):` holds the place at `uri` for `work`, a content hash; `what` says it in words.
 
-    Raises StorageError when somebody else is at work there. Inside a lease of this process, another one is the same.
+    With `part` it holds that part alone, and others may hold other parts for the same work. Raises StorageError when
+    somebody else is at work there; a `patient` one waits for the end of who does the same work, and finds it done.
+    Inside a lease of this process, another one is the same. A holder with the same `owner` is replaced: who owns the
+    work was decided elsewhere.
     """
 
-    def __init__(self, uri: str, work: str, what: str, *, exclusive: bool = True) -> None:
-        self.uri, self.work = open_store(uri).uri, work
+    def __init__(
+        self, uri: str, work: str, what: str, *, part: str = "", patient: bool = False, owner: str = ""
+    ) -> None:
+        self.uri, self.work, self.patient = open_store(uri).uri, work, patient
         self._store = open_store(uri)
         self._ours = {
-            "schema_version": SCHEMA_VERSION,
             "work": work,
             "what": what,
-            "exclusive": exclusive,
+            "part": part,
             "machine": _machine(),
             "process": os.getpid(),
             "started": psutil.Process().create_time(),
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "since": datetime.now(UTC).isoformat(timespec="microseconds"),
+            "owner": owner,
         }
         self._lost: str | None = None
         self._ended = threading.Event()
@@ -53,9 +65,14 @@ class Lease:
         outer = _mine.get(self.uri)
         if outer is not None and outer.work == self.work:
             return outer
-        refusal = self._take()
-        if refusal:
-            raise StorageError(refusal)
+        waiting = False
+        while (other := self._join()) is not None:
+            if not self.patient or other["work"] != self.work:
+                raise StorageError(f"{_at_work(self.uri, other)}; wait for its end, or name another output")
+            if not waiting:
+                waiting = True
+                _log.warning("%s; waiting for its end", _at_work(self.uri, other))
+            time.sleep(POLL)
         _mine[self.uri] = self
         self._thread = threading.Thread(target=self._beat, name=f"lease of {self.uri}", daemon=True)
         self._thread.start()
@@ -69,9 +86,8 @@ class Lease:
         del _mine[self.uri]
         self._ended.set()
         self._thread.join()
-        _, record = self._read()
-        if record and self._is_ours(record):
-            self._store.delete(NAME)
+        with nullcontext() if error is None else suppress(StorageError):  # what went wrong first is what is told
+            self._leave()
         if error is None:
             self.check()
 
@@ -80,41 +96,76 @@ class Lease:
         if self._lost:
             raise StorageError(f"{self._lost}; this process was silent for too long and must not write any more")
 
-    def _take(self) -> str | None:
-        """Take or refresh the place; why not, when it is another's."""
-        for _ in range(20):
-            before, record = self._read()
-            if record and not self._is_ours(record) and not _is_gone(record):
-                if record["work"] == self.work and not (record["exclusive"] or self._ours["exclusive"]):
-                    return None  # shared; its holder's sign of life is enough
-                return (
-                    f"{self.uri}: another run is at work here: {record['what']}, process {record['process']} on "
-                    f"{record['machine'].split()[0]} since {record['since']}; wait for its end, or name another output"
-                )
-            if self._store.compare_and_swap(NAME, before, to_json({**self._ours, "beat": time.time()})):
+    def _join(self) -> dict[str, Any] | None:
+        """Enter ourselves among the holders, or return the one that is in the way."""
+        part = self._ours["part"]
+        for _ in range(TRIES):
+            before, holders = self._read()
+            others = [holder for holder in holders if not (_is_gone(holder) or self._replaces(holder))]
+            for other in others:
+                if other["work"] != self.work or other["part"] in ("", part) or not part:
+                    return other
+            if self._write(before, [*others, self._now()]):
                 return None
-        return f"{join(self.uri, NAME)}: changes faster than it can be read; is the store consistent?"
+        raise self._restless()
 
-    def _read(self) -> tuple[bytes | None, dict[str, Any] | None]:
+    def _refresh(self) -> str | None:
+        """Renew our entry; why not, when we are no longer among the holders."""
+        for _ in range(TRIES):
+            before, holders = self._read()
+            if not any(self._is_ours(holder) for holder in holders):
+                others = [holder for holder in holders if not _is_gone(holder)]
+                return _at_work(self.uri, others[0]) if others else f"{self.uri}: another run was at work here"
+            if self._write(before, [self._now() if self._is_ours(holder) else holder for holder in holders]):
+                return None
+        raise self._restless()
+
+    def _leave(self) -> None:
+        for _ in range(TRIES):
+            before, holders = self._read()
+            left = [holder for holder in holders if not self._is_ours(holder)]
+            if left == holders or self._write(before, left):
+                return
+        raise self._restless()
+
+    def _read(self) -> tuple[bytes | None, list[dict[str, Any]]]:
         if not self._store.exists(NAME):
-            return None, None
-        try:
-            data = self._store.read(NAME)
-            return data, orjson.loads(data)
-        except StorageError:  # deleted just now
-            return None, None
+            return None, []
+        data = self._store.read(NAME)
+        return data, orjson.loads(data).get("holders", [])
 
-    def _is_ours(self, record: dict[str, Any]) -> bool:
-        return all(record[name] == self._ours[name] for name in ("machine", "process", "started", "since"))
+    def _write(self, before: bytes | None, holders: list[dict[str, Any]]) -> bool:
+        return self._store.compare_and_swap(
+            NAME, before, to_json({"schema_version": SCHEMA_VERSION, "holders": holders})
+        )
+
+    def _now(self) -> dict[str, Any]:
+        return {**self._ours, "beat": time.time()}
+
+    def _is_ours(self, holder: dict[str, Any]) -> bool:
+        return all(holder[name] == self._ours[name] for name in ("machine", "process", "started", "since"))
+
+    def _replaces(self, holder: dict[str, Any]) -> bool:
+        return bool(holder["owner"]) and holder["owner"] == self._ours["owner"]
+
+    def _restless(self) -> StorageError:
+        return StorageError(f"{join(self.uri, NAME)}: changes faster than it can be read; is the store consistent?")
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT):
             try:
-                self._lost = self._take()
+                self._lost = self._refresh()
             except StorageError:
                 continue  # a store that is away for a moment; the holder's own work will tell when it stays away
             if self._lost:
                 return
+
+
+def _at_work(uri: str, holder: dict[str, Any]) -> str:
+    return (
+        f"{uri}: another run is at work here: {holder['what']}, process {holder['process']} on "
+        f"{holder['machine'].split()[0]} since {holder['since'][:19]}"
+    )
 
 
 def _machine() -> str:
@@ -122,12 +173,13 @@ def _machine() -> str:
     return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink() if Path('/proc/self/ns').exists() else ''}"
 
 
-def _is_gone(record: dict[str, Any]) -> bool:
-    if time.time() - record["beat"] > EXPIRES:
+def _is_gone(holder: dict[str, Any]) -> bool:
+    if time.time() - holder["beat"] > EXPIRES:
         return True
-    if record["machine"] != _machine():
+    if holder["machine"] != _machine():
         return False
     try:
-        return psutil.Process(record["process"]).create_time() != record["started"]
+        process = psutil.Process(holder["process"])
+        return process.create_time() != holder["started"] or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True

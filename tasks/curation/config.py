@@ -20,14 +20,15 @@ class LanguageConfig(StrictModel):
 
 
 class ParagraphConfig(StrictModel):
-    """Paragraphs of prose that repeat an earlier one of the same snapshot, exactly or nearly, are cut."""
+    """Paragraphs of prose that repeat an earlier one, exactly or nearly, are cut."""
 
     min_tokens: int = Field(30, ge=5, description="words, or characters of a script without spaces; shorter ones stay")
     threshold: float = Field(0.9, gt=0, lt=1, description="exact Jaccard of the shingle sets")
+    permutations: int = Field(64, ge=8, le=1024)
 
 
 class SentenceConfig(StrictModel):
-    """Sentences of prose that stand word for word in many documents of the snapshot are cut from all but the first."""
+    """Sentences of prose that stand word for word in many documents are cut from all but the first."""
 
     min_tokens: int = Field(10, ge=3, description="words, or characters of a script without spaces; shorter ones stay")
     documents: int = Field(3, ge=2, description="in at least so many documents")
@@ -148,6 +149,15 @@ class CurationConfig(StrictModel):
     @cached_property
     def signals_hash(self) -> str:
         return content_hash(self.measuring())
+
+    def measuring_passages(self) -> dict[str, Any]:
+        """What the recorded paragraphs and sentences depend on, besides what signals do; empty when nothing asks."""
+        found: dict[str, Any] = {}
+        if self.dedup.paragraphs:
+            found["paragraphs"] = self.dedup.paragraphs.model_dump(exclude={"threshold"})
+        if self.dedup.sentences:
+            found["sentences"] = self.dedup.sentences.model_dump(exclude={"documents"})
+        return found
 
     def rule_set(self, language: str, kind: str) -> RuleSet | None:
         """The rules of a document; None when its language has none."""

@@ -1,7 +1,8 @@
 """Other thresholds for a finished run, from the signals that are there.
 
 Curated text is written anew only for shards whose kept documents or cut spans changed; of the others not a byte of text
-is read, except for candidates of deduplication, which are verified on their text as ever.
+is read: candidates of deduplication have been found among all documents that rules could let pass, and their shingle
+sets lie ready. Another similarity threshold alone finds other candidates, whose text has to be read.
 """
 
 from typing import Any
@@ -48,8 +49,10 @@ def recut(
 
 def _with(manifest: Manifest, output: str, curation: str) -> Manifest:
     config, before = load_curation(curation), CurationConfig.model_validate(manifest.curation)
-    if config.signals_hash != before.signals_hash:
-        differing = ", ".join(_differing(before, config))
+    passages = before.measuring_passages()
+    other = [level for level, own in config.measuring_passages().items() if passages.get(level) != own]
+    if config.signals_hash != before.signals_hash or other:
+        differing = ", ".join([*_differing(before, config), *(f"dedup.{level}" for level in other)])
         raise ConfigError(
             f"{curation}: other signals than {output} has ({differing}); run `python -m tasks curate` with it, "
             "or change thresholds alone"

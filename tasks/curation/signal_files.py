@@ -1,7 +1,14 @@
-"""The signals sidecar: one Parquet row a row of the shard, named by a hash of all that decides its content."""
+"""The sidecars of a shard: its signals, one Parquet row a row of the shard, and the passages of its prose.
 
+Each is named by a hash of all that decides its content, and written in one pass over the text.
+"""
+
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,18 +19,22 @@ import pyarrow.parquet as pq
 from tasks.corpus.artifact import content_hash
 from tasks.corpus.document import Document, Fault, parse_record
 from tasks.corpus.manifest import Shard, checksum
-from tasks.corpus.parquet import read_table
+from tasks.corpus.parquet import open_parquet, read_batches, read_table
 from tasks.corpus.shards import TEXT_SUFFIXES, BadRow, BadTail, Row, read_shard, stem
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation import signals
 from tasks.curation.config import CurationConfig
 from tasks.curation.dedup.shingles import signature
+from tasks.curation.passage_signals import CODE_VERSION as PASSAGES_VERSION
+from tasks.curation.passage_signals import SCHEMA_VERSION as PASSAGES_SCHEMA
+from tasks.curation.passage_signals import SCHEMAS, passage_tables
 from tasks.errors import DataError, StorageError
 
 SCHEMA_VERSION = 1
 CODE_VERSION = 1  # raise when the sidecar's content may change
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("rule", pa.string())]))
 BATCH, BATCH_CHARACTERS = 512, 1 << 22  # documents measured at a time, and their characters at most
+ROWS = 1 << 15  # passages read at a time
 
 SCHEMA = pa.schema(
     [
@@ -58,33 +69,41 @@ def signals_key(shard: Shard, config: CurationConfig) -> str:
     )[:32]
 
 
+def sidecars(shard: Shard, config: CurationConfig) -> dict[str, str]:
+    """What is written of a shard: `signals`, and each level of passages → key of its file, without suffix."""
+    signals_of = signals_key(shard, config)
+    names = {"signals": f"signals/{signals_of}"}
+    for level, wanted in config.measuring_passages().items():
+        key = content_hash(["passages", PASSAGES_VERSION, PASSAGES_SCHEMA, signals_of, level, wanted])[:32]
+        names[level] = f"passages/{key}"
+    return names
+
+
 def write_signals(shard: Shard, landing: str, output: str, config_json: dict[str, Any]) -> dict[str, Any]:
-    """Measure one shard and write `signals/<key>.parquet`, then its status `signals/<key>.json`.
+    """Measure one shard: `signals/<key>.parquet`, a file `passages/<key>.parquet` a level, and a status `<key>.json`
+    beside each.
 
     Returns the status: `documents`, `faults`, `raw_bytes` (UTF-8 bytes of raw text), `tails` (what could not be read),
     `seconds`, `reused`. A shard whose status is there already is not read again. Raises DataError when the shard is no
     longer what the inventory saw: nothing may be stored under its content's key then.
     """
     config = _config(orjson.dumps(config_json))
-    store, key = open_store(output).sub("signals"), signals_key(shard, config)
+    store = open_store(output)
     if shard.checksum:
         finished = read_status(output, shard, config)
         if finished:
             return {**finished, "reused": True}
         _verify(shard, landing)
     begun = time.monotonic()
-    totals, tails, data = _measure_all(shard, landing, config)
-    store.write(f"{key}.parquet", data)
-    status = {
-        "schema_version": SCHEMA_VERSION,
-        "shard": shard.key,
-        "checksum": shard.checksum,
-        **totals,
-        "tails": tails,
-        "size": len(data),
-        "seconds": round(time.monotonic() - begun, 3),
-    }
-    store.write(f"{key}.json", to_json(status))
+    status: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "shard": shard.key, "checksum": shard.checksum}
+    with tempfile.TemporaryDirectory(prefix="athanor-") as folder:
+        totals, tails = _measure_all(shard, landing, config, Path(folder))
+        status |= {**totals, "tails": tails, "seconds": round(time.monotonic() - begun, 3)}
+        for name, key in reversed(sidecars(shard, config).items()):  # the signals' own status comes last
+            path = Path(folder) / f"{name}.parquet"
+            status["size"] = path.stat().st_size
+            store.upload(path, f"{key}.parquet")
+            store.write(f"{key}.json", to_json(status))
     return {**status, "reused": False}
 
 
@@ -95,15 +114,24 @@ def _verify(shard: Shard, landing: str) -> None:
 
 
 def _measure_all(
-    shard: Shard, landing: str, config: CurationConfig
-) -> tuple[dict[str, int], list[dict[str, Any]], bytes]:
-    """Counts, tails and the Parquet bytes of a shard's signals, batch by batch."""
+    shard: Shard, landing: str, config: CurationConfig, folder: Path
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Write the sidecars to a folder, batch by batch; returns counts and tails."""
     totals = {"documents": 0, "faults": 0, "raw_bytes": 0}
     tails: list[dict[str, Any]] = []
     batch: list[tuple[dict[str, Any], Document | None]] = []
     characters = 0
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, SCHEMA, compression="zstd") as writer:
+    schemas = {"signals": SCHEMA, **{level: SCHEMAS[level] for level in config.measuring_passages()}}
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(pq.ParquetWriter(folder / f"{name}.parquet", schema, **_compression(name)))
+            for name, schema in schemas.items()
+        }
+
+        def write() -> None:
+            for name, table in _measured(batch, config).items():
+                writers[name].write_table(table)
+
         for item in read_shard(open_store(landing), shard.key, config.max_record_bytes):
             if isinstance(item, BadTail):
                 if item.reason == "unreadable_file" and shard.checksum:
@@ -117,10 +145,16 @@ def _measure_all(
             batch.append((row, document))
             characters += len(document.text) if document else 0
             if len(batch) == BATCH or characters > BATCH_CHARACTERS:
-                writer.write_table(_measured(batch, config))
-                batch, characters = [], 0
-        writer.write_table(_measured(batch, config))
-    return totals, tails, sink.getvalue().to_pybytes()
+                write()
+                batch.clear()
+                characters = 0
+        write()
+    return totals, tails
+
+
+def _compression(name: str) -> dict[str, Any]:
+    """Hashes, of which passages consist, do not compress."""
+    return {"compression": "zstd"} | ({} if name == "signals" else {"compression_level": 1, "use_dictionary": False})
 
 
 @lru_cache(maxsize=8)
@@ -145,14 +179,16 @@ def _read(item: Row | BadRow, shard: Shard, config: CurationConfig) -> tuple[dic
     return {**out, **_given(document)}, document
 
 
-def _measured(batch: list[tuple[dict[str, Any], Document | None]], config: CurationConfig) -> pa.Table:
-    """Rows of the sidecar."""
+def _measured(batch: list[tuple[dict[str, Any], Document | None]], config: CurationConfig) -> dict[str, pa.Table]:
+    """Rows of the sidecars, by name."""
     documents = [document for _, document in batch if document]
     found = signals.measure_all([(document.text, document.kind) for document in documents], config)
     signatures = [signature(measured.text, config.dedup) for measured in found]
     sketched = iter(zip(found, signatures, strict=True))
     rows = [{**row, **_signals(*next(sketched))} if document else row for row, document in batch]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    numbers = [row["row"] for row, document in batch if document]
+    passages = passage_tables(zip(numbers, found, strict=True), config)
+    return {"signals": pa.Table.from_pylist(rows, schema=SCHEMA), **passages}
 
 
 def _signals(measured: signals.Measured, sketch: np.ndarray) -> dict[str, Any]:
@@ -184,10 +220,20 @@ def read_signals(output: str, shard: Shard, config: CurationConfig, columns: lis
         return read_table(stream, columns)
 
 
+def read_passages(output: str, shard: Shard, config: CurationConfig, level: str) -> Iterator[pa.Table]:
+    """A shard's passages of a level, `paragraphs` or `sentences`, in order of row and place, a batch at a time."""
+    with open_store(output).open(f"{sidecars(shard, config)[level]}.parquet") as stream, open_parquet(stream) as file:
+        for batch in read_batches(file, ROWS):
+            yield pa.Table.from_batches([batch])
+
+
 def read_status(output: str, shard: Shard, config: CurationConfig) -> dict[str, Any] | None:
-    """A shard's status record; None when its signals are not finished, or not of the size that was written."""
-    store, key = open_store(output).sub("signals"), signals_key(shard, config)
-    if not store.exists(f"{key}.json"):
-        return None
-    status = orjson.loads(store.read(f"{key}.json"))
-    return status if store.size(f"{key}.parquet") == status["size"] else None
+    """A shard's status record; None when a sidecar of it is not finished, or not of the size that was written."""
+    store, status = open_store(output), None
+    for key in reversed(sidecars(shard, config).values()):
+        if not store.exists(f"{key}.json"):
+            return None
+        status = orjson.loads(store.read(f"{key}.json"))
+        if store.size(f"{key}.parquet") != status["size"]:
+            return None
+    return status

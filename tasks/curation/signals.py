@@ -23,7 +23,7 @@ from tasks.curation.text.text_kernels import TextCounts, text_counts
 from tasks.curation.text.word_kernels import DUPLICATE, TOP, WordCounts, lower_case_hashes, split_words, word_counts
 from tasks.errors import ConfigError
 
-CODE_VERSION = 3  # raise when any signal's value may change
+CODE_VERSION = 4  # raise when any signal's value may change
 
 _URL = re.compile(r"https?://[^\s<>\"'）)]+")
 _HEAD = 500  # characters in which a generated file says so

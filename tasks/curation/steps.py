@@ -74,17 +74,20 @@ def _work(manifest: Manifest) -> str:
     return content_hash(manifest.model_dump())
 
 
-def _at_work(output: str, manifest: Manifest, *, exclusive: bool = True) -> Lease:
-    return Lease(output, _work(manifest), f"curation of snapshot {manifest.snapshot}", exclusive=exclusive)
+def _at_work(output: str, manifest: Manifest, group: str = "") -> Lease:
+    """A lease on the output, or on one group of it. Who does the same waits for its end, and finds the work done."""
+    what = f"curation of snapshot {manifest.snapshot}"
+    return Lease(output, _work(manifest), what, part=group, patient=True)
 
 
 @contextmanager
 def whole_run(output: str, work: str) -> Iterator[None]:
     """Hold the output from one step to the next. `work` is what the inventory returned.
 
-    Raises StorageError when another run is at work there, or has begun since the inventory.
+    Waits for the end of a run that does the same. Raises StorageError when one that does something else is at work
+    there, or has begun since the inventory.
     """
-    with Lease(output, work, f"curation of snapshot {read_manifest(output).snapshot}"):
+    with Lease(output, work, f"curation of snapshot {read_manifest(output).snapshot}", patient=True):
         if _work(read_manifest(output)) != work:
             raise StorageError(f"{output}: another run has begun here since; wait for its end, or name another output")
         yield
@@ -183,7 +186,7 @@ def _each_shard(
                 }
             )
 
-    with _at_work(output, manifest, exclusive=False), dask_client(workers, scheduler) as client:
+    with _at_work(output, manifest, group), dask_client(workers, scheduler) as client:
         results, failures = map_shards(
             client, step, shards, manifest.landing, open_store(output).uri, config.model_dump(), on_done=report
         )

@@ -16,8 +16,8 @@ from tasks.corpus.manifest import Shard
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import open_store, to_json
 from tasks.curation.config import CurationConfig
+from tasks.curation.dedup.cut_files import SPAN, read_cuts
 from tasks.curation.dedup.duplicate_files import read_duplicates
-from tasks.curation.dedup.passage_files import SPAN, read_cuts
 from tasks.curation.dedup.takedown import RULE as TAKEN_DOWN
 from tasks.curation.rules import REASONS, Reason, failed_rules
 from tasks.curation.signal_files import read_signals, read_status, signals_key
@@ -131,7 +131,7 @@ def _key(shard: Shard, config: CurationConfig, clustered: Clustered) -> str:
 
 def _text_key(shard: Shard, config: CurationConfig, kept: dict[int, dict[str, Any]]) -> str:
     """Content key of the curated text: which rows are kept, and what is cut from them. Thresholds play no part."""
-    rows = [[row, verdict["spans"]] for row, verdict in sorted(kept.items())]
+    rows = [[row, [[span["start"], span["end"]] for span in kept[row]["spans"]]] for row in sorted(kept)]
     return content_hash(["text", CODE_VERSION, shard.key, signals_key(shard, config), rows])[:32]
 
 

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import orjson
 import psutil
 
-from tasks.corpus.storage import LocalStore, to_json
+from tasks.corpus.storage import LocalStore, join, to_json
 from tasks.errors import AthanorError, DataError
 from tasks.settings import REPOSITORY, StrictModel
 from tasks.training.plan import StageSpec
@@ -140,16 +140,20 @@ class Job:
 
     def status(self) -> JobStatus:
         """State, last line of progress, and a message for a person."""
-        lease = self.lease()
-        running = lease is not None and _alive(lease) and self._beat_age() < STALE_AFTER
-        progress, record = self.progress(), self.exit()  # read last: it may have ended since
-        if record is None and running:
+        running, progress, record = self.at_work(), self.progress(), self.exit()
+        if running:
             return JobStatus(state="running", progress=progress)
         if self.spec.finished:
             return JobStatus(state="succeeded", progress=progress)
         if record is not None and record.state == "failed":
             return JobStatus(state="failed", progress=progress, message=record.message)
         return JobStatus(state="lost", progress=progress, message=f"no trainer is alive; its log: {self.log}")
+
+    def at_work(self) -> bool:
+        """Whether its owner lives and has not ended. Looks at the folder alone, never at the store."""
+        lease = self.lease()
+        running = lease is not None and _alive(lease) and self._beat_age() < STALE_AFTER
+        return running and self.exit() is None  # read last: it may have ended since
 
     @property
     def log(self) -> Path:
@@ -229,6 +233,11 @@ class Job:
 
     def _beat_age(self) -> float:
         return time.time() - (self.folder / "heartbeat").stat().st_mtime
+
+
+def place(job: Job) -> str:
+    """Where the store keeps what all homes that share it must know of a job."""
+    return join(job.spec.store, "jobs", job.spec.key)
 
 
 def submit(spec: StageSpec, ranks: int | None = None) -> Job:

@@ -11,14 +11,16 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+import uuid
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
-from tasks.corpus.storage import fetch_folder
+from tasks.corpus.lease import Lease
+from tasks.corpus.storage import LocalStore, fetch_folder, open_store
 from tasks.errors import AthanorError
 from tasks.settings import REPOSITORY
-from tasks.training.job import GRACE, Job, LeaseLost
+from tasks.training.job import GRACE, Job, LeaseLost, place
 from tasks.training.recipe import TrainedStage
 
 BEAT = 1.0  # seconds
@@ -45,8 +47,11 @@ def run_job(folder: str, token: int) -> None:
     stopping, ranks = threading.Event(), list[subprocess.Popen[bytes]]()  # the ranks that run now
     threading.Thread(target=_beat, args=(job, token, stopping), daemon=True).start()
     try:
-        _fetch_parents(job)
-        _train(job, token, ranks)
+        with _sole_trainer(job) as lease:
+            if not job.spec.finished:  # by another home, for which this one has waited
+                _fetch_parents(job)
+                with _mirrored(job, token, lease):
+                    _train(job, token, lease, ranks)
     except LeaseLost:
         raise
     except AthanorError as error:
@@ -69,17 +74,35 @@ def _beat(job: Job, token: int, stopping: threading.Event) -> None:
             job.beat(token)
 
 
+def _sole_trainer(job: Job) -> Lease:
+    """A lease on the stage in its store: of all homes that share the store one trains, the others wait for it."""
+    name = job.folder / "name"  # the owners of one folder replace each other: their tokens have decided
+    if not name.exists():
+        LocalStore(job.folder).write(name.name, uuid.uuid4().hex.encode(), if_absent=True)
+    what, owner = f"training of stage '{job.spec.stage}'", name.read_text(encoding="utf-8")
+    return Lease(place(job), job.spec.key, what, patient=True, owner=owner)
+
+
+def _mirrored(job: Job, token: int, lease: Lease) -> AbstractContextManager[None]:
+    """Checkpoints in the store, when that is not on this machine."""
+    if open_store(job.spec.store).local() is not None:
+        return nullcontext()
+    from tasks.training.mirror import mirrored  # brings torch along
+
+    return mirrored(job, token, lease)
+
+
 def _fetch_parents(job: Job) -> None:
     for role, item in job.spec.parents.items():
         fetch_folder(item.uri, job.folder / "inputs" / role)
 
 
-def _train(job: Job, token: int, ranks: list[subprocess.Popen[bytes]]) -> None:
+def _train(job: Job, token: int, lease: Lease, ranks: list[subprocess.Popen[bytes]]) -> None:
     """Run the ranks until they have ended well; start them again when one was killed, at most RESTARTS times."""
     for attempt in range(RESTARTS + 1):
         ranks[:] = _start_ranks(job, token, attempt)
         try:
-            return _watch(job, token, ranks)
+            return _watch(job, token, lease, ranks)
         except RankKilled as killed:
             _stop(ranks)
             if attempt == RESTARTS:
@@ -123,7 +146,7 @@ def _start_ranks(job: Job, token: int, attempt: int) -> list[subprocess.Popen[by
     ]
 
 
-def _watch(job: Job, token: int, ranks: list[subprocess.Popen[bytes]]) -> None:
+def _watch(job: Job, token: int, lease: Lease, ranks: list[subprocess.Popen[bytes]]) -> None:
     """Until all ranks have ended well. Raises AthanorError as soon as one has not, RankKilled when it was killed."""
     while True:
         codes = [rank.poll() for rank in ranks]
@@ -136,6 +159,7 @@ def _watch(job: Job, token: int, ranks: list[subprocess.Popen[bytes]]) -> None:
         if all(code == 0 for code in codes):
             return
         job.check(token)
+        lease.check()
         time.sleep(0.1)
 
 

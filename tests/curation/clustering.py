@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -12,7 +13,7 @@ from tasks.corpus.document import doc_id
 from tasks.corpus.manifest import Shard
 from tasks.corpus.storage import to_json
 from tasks.curation.config import CurationConfig, DedupConfig
-from tasks.curation.dedup.levels import find_duplicates
+from tasks.curation.dedup.levels import decide, find_candidates
 from tasks.curation.dedup.members import finished_units, write_units
 from tasks.curation.dedup.pieces import read_piece
 from tasks.curation.dedup.plan import DOCUMENT, NAME, REF_BITS, Plan, load_run
@@ -82,13 +83,17 @@ def plan_texts(
         snapshot="2026-01-01",
         curation=whole.model_dump(),
         parts=[[shard] for shard in shards],
-        earlier=[],
         takedowns=[],
     )
     work = folder / "work"
     work.mkdir()
     (work / NAME).write_bytes(to_json(plan.model_dump()))
     return str(work), Members(dealt)
+
+
+def find_duplicates(client: Client, work: str, level: str, members: Members) -> dict[str, Any]:
+    """All steps of a level, in which every unit takes part. Returns what they counted."""
+    return find_candidates(client, work, level, members) | decide(client, work, level)
 
 
 def cluster_texts(

@@ -14,7 +14,7 @@ from tasks.corpus.document import doc_id
 from tasks.curation.config import DedupConfig
 from tasks.curation.dedup import walk
 from tasks.curation.dedup.shingles import jaccard, shingles, signature
-from tests.curation.clustering import Lost, cluster_texts
+from tests.curation.clustering import Lost, cluster_texts, find_duplicates, plan_texts
 from tests.oracles.dedup import Member
 from tests.oracles.dedup import find_duplicates as oracle
 
@@ -165,9 +165,6 @@ def test_no_twin_is_itself_dropped(in_process: Client, tmp_path: Path) -> None:
 
 
 def test_where_a_cap_acts_it_is_counted(in_process: Client, tmp_path: Path) -> None:
-    from tasks.curation.dedup.levels import find_duplicates
-    from tests.curation.clustering import plan_texts
-
     base = document(1, 60)
     texts = [" ".join(edited(base, 1, seed)) for seed in range(40)]
     work, members = plan_texts(tmp_path, texts, DedupConfig(max_comparisons=2))

@@ -13,7 +13,7 @@ from tasks.curation import steps
 from tasks.curation.dedup import index as indexes
 from tasks.curation.dedup.takedown import take_down
 from tasks.errors import ConfigError, DataError
-from tests.curation.test_levels import lenient, rows, run
+from tests.curation.test_levels import TAKE, lenient, rows, run
 from tests.curation.test_steps import english
 
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
@@ -26,12 +26,22 @@ def near(seed: int, extra: int) -> str:
     return english(seed, 20) + " More is here." * extra
 
 
+def passages(number: int, n: int) -> str:
+    """A text with paragraphs of its own, one that stands in several texts, and a sentence that stands in many."""
+    seed = 100 * number + n
+    last = f"{english(9000 + seed, 3)} {TAKE}" if n % 2 else english(9500 + seed, 3)
+    return "\n\n".join([english(7000 + seed, 4), english(8000 + n % 3, 4), last])
+
+
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three days: each has texts of its own, copies and near copies of earlier ones, longer and shorter ones."""
+    """Three days: each has texts of its own, copies and near copies of earlier ones, longer and shorter ones, and
+    texts that share passages with each other and with those of earlier days."""
     folder = tmp_path_factory.mktemp("landing")
     for number, day in enumerate(DAYS):
         fresh = [{"text": near(100 * number + n, 0), "id": f"{day} fresh {n}"} for n in range(12)]
+        # Two of the first day's hold the sentence, and one of each day after it.
+        fresh += [{"text": passages(number, n), "id": f"{day} passages {n}"} for n in range(4 - (number > 0))]
         copies = [{"text": near(n, 0), "id": f"{day} copy {n}"} for n in range(number)]
         longer = [{"text": near(20 * number - n, 1 + n % 3), "id": f"{day} longer {n}"} for n in range(15)]
         write_shard(folder / day / "web" / "a.jsonl.zst", [*fresh, *copies])
@@ -63,11 +73,43 @@ def survivors(*outputs: Path) -> set[str]:
 def test_day_by_day_gives_the_survivors_of_all_at_once(
     landing: Path, by_day: Path, config: str, tmp_path: Path
 ) -> None:
+    """At every level: the same documents, with the same passages cut for the same reasons, and the same text left."""
     run(landing, tmp_path / "once", config, snapshot=DAYS[-1])
     found = survivors(*(by_day / day for day in DAYS))
     assert found == survivors(tmp_path / "once")
     read = sum(len(rows(by_day / day, "verdicts")) for day in DAYS)
     assert 36 < len(found) < read - 10
+    texts = {name: row["text"] for day in DAYS for name, row in rows(by_day / day, "curated").items()}
+    assert texts == {name: row["text"] for name, row in rows(tmp_path / "once", "curated").items()}
+    spans = {name: row["spans"] for day in DAYS for name, row in rows(by_day / day, "verdicts").items()}
+    assert spans == {name: row["spans"] for name, row in rows(tmp_path / "once", "verdicts").items()}
+    assert {span["rule"] for row in spans.values() for span in row} == {"paragraph_exact", "sentence_repeated"}
+
+
+def test_a_sentence_is_cut_once_enough_documents_of_its_day_and_before_hold_it(by_day: Path) -> None:
+    """Two documents hold it on the first day, where they stay, though a third comes on the second day and is cut."""
+    holding = [[name for name, row in rows(by_day / day, "curated").items() if TAKE in row["text"]] for day in DAYS]
+    assert [sorted(names) for names in holding] == [[f"{DAYS[0]} passages 1", f"{DAYS[0]} passages 3"], [], []]
+    spans = [span for day in DAYS for row in rows(by_day / day, "verdicts").values() for span in row["spans"]]
+    twins = [span["twin_id"] for span in spans if span["rule"] == "sentence_repeated"]
+    longest = max((rows(by_day / DAYS[0], "curated")[name] for name in holding[0]), key=lambda row: len(row["text"]))
+    assert twins == [longest["doc_id"]] * 2
+
+
+def test_a_passage_that_was_taken_down_with_its_document_comes_back(
+    landing: Path, by_day: Path, config: str, tmp_path: Path
+) -> None:
+    base = copied(by_day, tmp_path)
+    spans = rows(base / DAYS[1], "verdicts")[f"{DAYS[1]} passages 0"]["spans"]
+    (span,) = [span for span in spans if span["rule"] == "paragraph_exact"]
+    take_down(str(base / "index"), span["twin_id"], "asked for")
+    curate(landing, base, config)
+    after = rows(base / DAYS[1], "verdicts")[f"{DAYS[1]} passages 0"]["spans"]
+    assert span["twin_id"] not in {item["twin_id"] for item in after}
+    shared = english(8000, 4)
+    holding = [name for day in DAYS for name, row in rows(base / day, "curated").items() if shared in row["text"]]
+    assert len(holding) == 1
+    assert not any(state["stale"] for state in indexes.states(str(base / "index")))
 
 
 def test_earlier_text_is_read_again_only_where_it_is_a_candidate(by_day: Path) -> None:
@@ -128,13 +170,13 @@ def test_compaction_changes_no_outcome(landing: Path, by_day: Path, config: str,
     base = copied(by_day, tmp_path)
     index = str(base / "index")
     before = indexes.states(index)
-    assert indexes.compact(index)["files"] == 1
-    assert len(list((base / "index").rglob("*.parquet"))) == 1
+    assert indexes.compact(index)["files"] == 3  # one a level
+    assert len(list((base / "index").rglob("*.parquet"))) == 3
     assert [(s["documents"], s["stale"]) for s in indexes.states(index)] == [(s["documents"], []) for s in before]
     shutil.rmtree(base / DAYS[2] / "duplicates")
     curate(landing, base, config, DAYS[2:])
     assert survivors(base / DAYS[2]) == survivors(by_day / DAYS[2])
-    assert indexes.compact(index)["files"] == 1
+    assert indexes.compact(index)["files"] == 3
 
 
 def test_an_index_of_another_configuration_is_refused_by_name(landing: Path, by_day: Path, tmp_path: Path) -> None:
@@ -161,13 +203,15 @@ def test_a_damaged_entry_is_named_and_mended(
 
 
 def test_size_of_the_index(by_day: Path) -> None:
-    """At most 250 bytes a document, whatever it holds."""
+    """At most 250 bytes a document, 180 a paragraph and 40 a sentence, whatever they hold."""
     states: list[dict[str, Any]] = indexes.states(str(by_day / "index"))
     for state in states:
         (entry,) = [e for e in indexes.read_entries(str(by_day / "index")).values() if e.snapshot == state["snapshot"]]
-        tables = [pq.read_table(by_day / "index" / file.key) for file in entry.files]
-        assert sum(table.num_rows for table in tables) == state["documents"]
-        assert sum(table.nbytes for table in tables) <= 250 * state["documents"]
+        for level, most in (("document", 250), ("paragraph", 180), ("sentence", 40)):
+            tables = [pq.read_table(by_day / "index" / file.key) for file in entry.files[level]]
+            count = sum(table.num_rows for table in tables)
+            assert count == state["documents"] if level == "document" else count > 0
+            assert sum(table.nbytes for table in tables) <= most * count
 
 
 def test_commands(by_day: Path, tmp_path: Path) -> None:
@@ -185,6 +229,6 @@ def test_commands(by_day: Path, tmp_path: Path) -> None:
     assert first == f"{doc_id}: recorded; curate the stale snapshots again:"
     assert stale == [f"  {day}" for day in DAYS]
     shown = CliRunner().invoke(app, ["index", index, "--compact"]).output.splitlines()
-    assert shown[0] == "3 snapshots, 3 files before, 1 now"
+    assert shown[0] == "3 snapshots, 9 files before, 3 now"
     assert [line.split()[0] for line in shown[1:]] == list(DAYS)
     assert f"STALE: {doc_id} was taken down" in shown[1] and f"STALE: {DAYS[0]} is stale" in shown[2]

@@ -1,14 +1,19 @@
 """Passages: what a paragraph and a sentence is, what is never touched, and how the text reads after a cut."""
 
+import gzip
 import re
 import unicodedata
-from itertools import pairwise
+from itertools import islice, pairwise
+from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.curation.dedup.passages import Passage, cuts, long_enough, paragraphs, sentences, tokens, without
+from tasks.curation.dedup.passages import Passage, cuts, find_passages, without
+from tasks.curation.text.code_points import code_points
+from tests.oracles.passages import long_enough, paragraphs, sentences, tokens
 
 GUARDED = """First one here. Second!
 
@@ -131,3 +136,27 @@ def test_any_cut_removes_what_it_says_and_nothing_that_can_be_read_besides(text:
         assert not re.search(r"[ \t]\n", rest) or re.search(r"[ \t]\n", text)
     code = [line for line in text.split("\n") if line.startswith("    ") and line.strip()]
     assert all(line in rest.split("\n") for line in code)
+
+
+@settings(max_examples=400, deadline=None)
+@given(TEXT, st.integers(0, 4), st.integers(0, 4))
+def test_the_kernel_equals_plain_python(text: str, paragraph: int, sentence: int) -> None:
+    compare(text, paragraph, sentence)
+
+
+def compare(text: str, paragraph: int, sentence: int) -> None:
+    counts, found = tokens(text), find_passages(text, code_points(text), paragraph, sentence)
+    every = paragraphs(text)
+    assert found.paragraphs.tolist() == [list(place) for place in long_enough(every, counts, paragraph)]
+    within = [place for start, end in long_enough(every, counts, sentence) for place in sentences(text, start, end)]
+    assert found.sentences.tolist() == [list(place) for place in long_enough(within, counts, sentence)]
+    for places, hashes in ((found.paragraphs, found.identities[:, 0]), (found.sentences, found.hashes)):
+        plain = [" ".join(text[start:end].split()) for start, end in places.tolist()]
+        assert len(set(zip(plain, hashes.tolist(), strict=True))) == len(set(plain)) == len(set(hashes.tolist()))
+
+
+def test_the_kernel_equals_plain_python_on_real_documents(shared_data: Path) -> None:
+    for name in ("web/article_extractor_variants", "wiki/zhwiki_paragraphs_cmrc", "code/permissive_source"):
+        with gzip.open(shared_data / f"{name}.jsonl.gz") as stream:
+            for line in islice(stream, 0, None, 20):
+                compare(orjson.loads(line)["text"], 30, 10)

@@ -11,17 +11,15 @@ import pytest
 from distributed import Client
 
 from tasks.curation.config import DedupConfig
-from tasks.curation.dedup.levels import find_duplicates
 from tasks.curation.dedup.plan import DOCUMENT, cut_into_parts
 from tasks.settings import REPOSITORY
-from tests.curation.clustering import losers, plan_texts
+from tests.curation.clustering import find_duplicates, losers, plan_texts
 from tests.curation.test_dedup import families, reference
 
 RUN = """
 import sys
 from distributed import Client
-from tasks.curation.dedup.levels import find_duplicates
-from tests.curation.clustering import Members
+from tests.curation.clustering import Members, find_duplicates
 
 texts = [open(path).read().split("\\x1e") for path in sys.argv[2:]]
 with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
@@ -35,7 +33,7 @@ from pathlib import Path
 import psutil
 from tasks.curation.dedup import levels
 from tasks.curation.config import DedupConfig
-from tests.curation.clustering import plan_texts, losers
+from tests.curation.clustering import find_duplicates, plan_texts, losers
 
 def one_after_another(client, step, run, parts, *arguments):
     return [step(part, *arguments) for part in range(parts)]
@@ -49,10 +47,10 @@ levels.each = one_after_another
 folder, count, budget, parts = Path(sys.argv[1]), *map(int, sys.argv[2:])
 config = DedupConfig(memory_budget=budget)
 work, members = plan_texts(folder / "tiny", list(texts(50)), config, 1)
-levels.find_duplicates(None, work, "document", members)
+find_duplicates(None, work, "document", members)
 work, members = plan_texts(folder / "large", list(texts(count)), config, parts)
 before = psutil.Process().memory_info().rss >> 20
-found = levels.find_duplicates(None, work, "document", members)
+found = find_duplicates(None, work, "document", members)
 # not ru_maxrss, which begins at what the process that started this one had
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
 print(found["candidates"], len(losers(work, parts)), peak - before)
@@ -72,7 +70,7 @@ def test_a_killed_run_goes_on_where_it_stopped(in_process: Client, tmp_path: Pat
         Path(paths[-1]).write_text("\x1e".join(part))
     child = subprocess.Popen([sys.executable, "-c", RUN, work, *paths], cwd=REPOSITORY, env=environment())
     seen = Path(work) / DOCUMENT / "edges-0" / "00000.json"
-    limit = time.monotonic() + 120
+    limit = time.monotonic() + 300
     while not seen.exists() and child.poll() is None and time.monotonic() < limit:
         time.sleep(0.002)
     child.send_signal(signal.SIGKILL)

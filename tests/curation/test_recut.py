@@ -14,6 +14,7 @@ from tasks.corpus.local_store import LocalStore
 from tasks.corpus.shards import write_shard
 from tasks.curation import steps
 from tasks.curation.cluster import dask_client
+from tasks.curation.dedup import levels
 from tasks.curation.recut import recut
 from tasks.errors import ConfigError
 from tasks.settings import CONTRACTS
@@ -51,13 +52,8 @@ def words(output: Path) -> dict[str, float]:
     return found
 
 
-def test_only_text_that_changes_is_read(landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = tmp_path / "out"
-    assert curate(landing, output)["kept"] == 3
-    files = {path.name: path.stat().st_mtime_ns for path in (output / "curated").iterdir()}
-    measured = words(output)
-    between = (measured["1"] + measured["2"]) / 2
-    stricter = {"overrides": [{"source": "web", "bounds": {"longer": {"signal": "words", "min": between}}}]}
+def count_reads(landing: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of shards that are opened from now on. All work is done in this process, where they can be counted."""
     opened: list[str] = []
     honest = LocalStore.open
 
@@ -74,7 +70,19 @@ def test_only_text_that_changes_is_read(landing: Path, tmp_path: Path, monkeypat
         return results, []
 
     monkeypatch.setattr(LocalStore, "open", counting)
-    monkeypatch.setattr(steps, "map_shards", here)  # in this process, where what is opened can be counted
+    for module in (steps, levels):
+        monkeypatch.setattr(module, "map_shards", here)
+    return opened
+
+
+def test_only_text_that_changes_is_read(landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "out"
+    assert curate(landing, output)["kept"] == 3
+    files = {path.name: path.stat().st_mtime_ns for path in (output / "curated").iterdir()}
+    measured = words(output)
+    between = (measured["1"] + measured["2"]) / 2
+    stricter = {"overrides": [{"source": "web", "bounds": {"longer": {"signal": "words", "min": between}}}]}
+    opened = count_reads(landing, monkeypatch)
     done = recut(str(output), configuration(tmp_path / "stricter.yaml", stricter), workers=1)
     assert (done["kept"], done["dropped"], done["rewritten"]) == (2, 1, 1)
     assert opened == []  # the shard that lost its only document is written without being read
@@ -85,6 +93,51 @@ def test_only_text_that_changes_is_read(landing: Path, tmp_path: Path, monkeypat
     done = recut(str(output), "default", workers=1)
     assert (done["kept"], done["rewritten"]) == (3, 1)
     assert opened == ["web/1.jsonl.gz"]
+
+
+SHARED = "\n\n".join(english(seed, 5) for seed in (501, 502))
+OFTEN = "All of the prices are in the money of the land where the work is done."
+
+
+@pytest.fixture(scope="module")
+def repeating(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies, near copies, paragraphs and a sentence that repeat across sources; what one rule drops would win."""
+    folder = tmp_path_factory.mktemp("repeating")
+    for number in range(4):
+        texts = {
+            f"near {number}": english(77, 20) + " More is here." * number,
+            f"paragraph {number}": f"{english(600 + number, 8 + number)}\n\n{SHARED}",
+            f"almost {number}": f"{english(650 + number)}\n\n{english(503, 30)} And {number} more.",
+            f"sentence {number}": f"{english(700 + number)} {OFTEN} {english(750 + number)}",
+            f"alone {number}": english(800 + number),
+        }
+        rows = [{"text": text, "id": name} for name, text in texts.items()]
+        write_shard(folder / f"source{number}" / "a.jsonl.zst", rows)
+    write_shard(folder / "quiet" / "a.jsonl.zst", [{"text": english(900 + n), "id": f"quiet {n}"} for n in range(9)])
+    return folder
+
+
+def test_no_level_reads_text_that_is_not_rewritten(
+    repeating: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From strict to lenient and back: candidates that never took part before are decided without their text."""
+    none = {"bounds": {"none": {"signal": "words", "max": 0}}}
+    strict = configuration(
+        tmp_path / "strict.yaml", {"overrides": [{"source": "source3", **none}, {"source": "source1", **none}]}
+    )
+    output = tmp_path / "out"
+    curate(repeating, output, curation=strict)
+    opened = count_reads(repeating, monkeypatch)
+    for curation, kept in (("default", 26), (strict, 18)):
+        before = {path.name: path.read_bytes() for path in (output / "curated").iterdir()}
+        opened.clear()
+        done = recut(str(output), curation, workers=1)
+        shards = {shard.key: f"{shard.id}.parquet" for shard in steps.read_manifest(str(output)).shards}
+        changed = {key for key, name in shards.items() if (output / "curated" / name).read_bytes() != before[name]}
+        assert set(opened) <= changed and "quiet/a.jsonl.zst" not in changed
+        assert done["kept"] == kept and done["rewritten"] == len(changed)
+    report = orjson.loads((output / "report.json").read_bytes())
+    assert {"paragraph_exact", "paragraph_near"} <= set(report["cuts"])
 
 
 def test_the_result_is_that_of_a_run_with_the_new_thresholds(landing: Path, tmp_path: Path) -> None:

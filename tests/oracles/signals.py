@@ -75,6 +75,11 @@ def repeated_grams(words: list[str], n: int) -> int:
     return characters
 
 
+def sentences(line: str) -> int:
+    """Pieces between the ends of sentences, of a line, that hold something to read."""
+    return sum(any(map(str.isalnum, piece)) for piece in SENTENCE_END.split(line))
+
+
 def signals(text: str, language: str, stop_words: set[str]) -> dict[str, float]:
     total = len(text)
     words = chinese_words(text) if language == "zh" else [match.group() for match in WORD.finditer(text)]
@@ -102,7 +107,7 @@ def signals(text: str, language: str, stop_words: set[str]) -> dict[str, float]:
         "ellipsis_lines": share(sum(line.endswith(("...", "…")) for line in stripped), len(lines)),
         "punctuated_lines": share(sum(line.endswith(tuple(TERMINAL_MARKS)) for line in stripped), len(lines)),
         "short_lines": share(sum(len(line) <= 30 for line in lines), len(lines)),
-        "sentences": len(SENTENCE_END.findall(text)),
+        "sentences": sum(sentences(line) for line in text.split("\n")),
         "long_paragraphs": sum(len(part) >= 200 for part in paragraphs),
         "words": len(plain),
         "mean_word_length": share(sum(map(len, plain)), len(plain)),

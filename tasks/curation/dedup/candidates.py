@@ -34,7 +34,7 @@ def write_candidates(part: int, work: str, level: str, rounds: int) -> dict[str,
     facts = {"documents_read": 0, "shards_read": 0}
     positions, labels = labels_of(run, level, rounds, part)
     members = _chosen(read_piece(run.store, f"{level}/members/{part:05d}", 0), positions)
-    parts, landing = run.parts(level), run.landing(part)
+    parts, landing, shards = run.parts(level), run.landing(part, level), run.shards(part, level)
 
     def chunks() -> Iterator[Chunk]:
         order = np.argsort(members["shard"].to_numpy(), kind="stable")
@@ -54,7 +54,7 @@ def write_candidates(part: int, work: str, level: str, rounds: int) -> dict[str,
             copies = table.filter(pa.array([not item for item in new], pa.bool_()))
             yield from _spread(copies.append_column("shingles", pa.nulls(copies.num_rows, pa.large_binary())), parts)
             fresh = table.filter(pa.array(new, pa.bool_()))
-            for batch, sets in _with_shingles(fresh, run.shards(part)[number], landing, run.config):
+            for batch, sets in _with_shingles(fresh, shards[number], landing, run.config):
                 yield from _spread(batch.append_column("shingles", pa.array(sets, pa.large_binary())), parts)
 
     return write_piece(run.store, name, CANDIDATES, chunks(), facts, run.budget // 8)

@@ -5,7 +5,7 @@ run finds its finished pieces again; the work folder is deleted when the summary
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,30 @@ from tasks.corpus.manifest import Manifest, Shard
 from tasks.corpus.parquet import read_table
 from tasks.corpus.storage import Store, join, open_store, to_json
 from tasks.curation.config import CurationConfig
+from tasks.curation.dedup import cut_files, passage_files, walk
 from tasks.curation.dedup import index as indexes
-from tasks.curation.dedup import passage_files, walk
-from tasks.curation.dedup.levels import each, find_duplicates
-from tasks.curation.dedup.members import write_members
-from tasks.curation.dedup.passage_files import find_passages
-from tasks.curation.dedup.pieces import read_piece, read_status
-from tasks.curation.dedup.plan import DOCUMENT, NAME, REF_BITS, Plan, Run, cut_into_parts, load_run
+from tasks.curation.dedup.cut_files import write_cuts
+from tasks.curation.dedup.levels import clear_links, decide, each, find_candidates
+from tasks.curation.dedup.members import documents_present, passing, write_members, write_passing
+from tasks.curation.dedup.passage_files import (
+    find_repeats,
+    find_sentences,
+    known_sentences,
+    paragraphs_present,
+    surviving_paragraphs,
+    write_paragraphs,
+)
+from tasks.curation.dedup.pieces import read_piece
+from tasks.curation.dedup.plan import DOCUMENT, NAME, PARAGRAPH, REF_BITS, SENTENCE, Plan, Run, cut_into_parts, load_run
 from tasks.curation.dedup.takedown import RULE as TAKEN_DOWN
 from tasks.curation.dedup.takedown import taken_down
-from tasks.curation.signal_files import read_signals, signals_key
+from tasks.curation.signal_files import read_signals, sidecars
 from tasks.curation.signal_files import read_status as signals_status
 
 SCHEMA_VERSION = 2
 SUMMARY = "summary.json"
-CODE_VERSIONS = (SCHEMA_VERSION, walk.CODE_VERSION, passage_files.CODE_VERSION)
+LINKS_VERSION = 1  # raise when other candidates may be found
+CODE_VERSIONS = (SCHEMA_VERSION, walk.CODE_VERSION, passage_files.CODE_VERSION, cut_files.CODE_VERSION)
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),
@@ -51,7 +60,8 @@ SCHEMA = pa.schema(
 
 def clusters_key(manifest: Manifest, config: CurationConfig, known: list[Any]) -> str:
     """Content key of the clustering: all signals, all rules, and what is `known` from outside the run."""
-    keys = sorted([shard.key, shard.id, signals_key(shard, config)] for shard in manifest.shards)
+    shards = manifest.shards
+    keys = sorted([shard.key, shard.id, *sidecars(shard, config).values()] for shard in shards)
     return content_hash(["clusters", *CODE_VERSIONS, config.hash, keys, *known])[:32]
 
 
@@ -77,42 +87,104 @@ def cluster(
     for old in list(store.list("work/")):
         if not old.key.startswith(f"work/{key}/"):
             store.delete(old.key)
-    work = join(store.uri, "work", key)
-    plan = Plan(
-        key=key,
-        output=open_store(output).uri,
-        landing=manifest.landing,
-        snapshot=manifest.snapshot,
-        curation=manifest.curation,
-        parts=_parts(manifest, config, output),
-        earlier=indexes.earlier_parts(index, earlier.values(), config.dedup.memory_budget << 20) if index else [],
-        takedowns=sorted(gone),
-        index=index or "",
-    )
-    open_store(work).write(NAME, to_json(plan.model_dump()))
-    found = find_duplicates(client, work, DOCUMENT, write_members)
-    merged = each(client, write_duplicates, load_run(work), len(plan.parts), work, gone)
-    cut, passages = find_passages(client, work)
-    files = {name: size for part in (*merged, *cut) for name, size in part["files"].items()}
+    plan = _plan(manifest, config, open_store(output).uri, key, sorted(gone), index, earlier.values())
+    levels = [DOCUMENT, *([PARAGRAPH] if config.dedup.paragraphs else [])]
+    plan = plan.model_copy(update={"links": {level: _links_folder(store, plan, config, level) for level in levels}})
+    work = _begin(join(store.uri, "work", key), plan)
+    found = {}
+    for level, members in ((DOCUMENT, write_members), (PARAGRAPH, write_paragraphs)):
+        if level in levels:
+            links = _begin(plan.links[level], plan.model_copy(update={"links": {}}))
+            found[level] = find_candidates(client, links, level, members)
+            clear_links(links, level)
+    summary = _decide(client, work, gone)
+    summary[DOCUMENT] |= found[DOCUMENT]
+    if PARAGRAPH in summary:
+        summary[PARAGRAPH] |= found[PARAGRAPH]
+    files = summary.pop("files")
     for old in list(store.list()):
         if "/" not in old.key and old.key not in files:
             store.delete(old.key)
     if index:
-        _write_entry(index, plan, config, against, merged)
+        _write_entry(client, work, config, against)
+    paragraphs = {"paragraphs": summary.pop(PARAGRAPH)} if PARAGRAPH in summary else {}
     summary = {
         "schema_version": SCHEMA_VERSION,
         "key": key,
         "files": files,
-        "documents": sum(part["documents"] for part in merged),
-        "duplicates": dict(sum((Counter(part["rules"]) for part in merged), Counter())),
-        **found,
-        **passages,
+        **summary.pop(DOCUMENT),
+        **paragraphs,
+        **summary,
         "earlier_snapshots": sorted(against),
     }
     store.write(SUMMARY, to_json(summary))
-    for old in list(store.list("work/")):
-        store.delete(old.key)
+    kept = [folder.removeprefix(f"{store.uri}/") for folder in plan.links.values()]
+    for old in [*store.list("work/"), *store.list("links/")]:
+        if not any(old.key.startswith(f"{folder}/") for folder in kept):
+            store.delete(old.key)
     return {**summary, "reused": False}
+
+
+def _plan(
+    manifest: Manifest,
+    config: CurationConfig,
+    output: str,
+    key: str,
+    gone: list[str],
+    index: str | None,
+    entries: Iterable[indexes.Entry],
+) -> Plan:
+    some, budget = list(entries), config.dedup.memory_budget << 20
+    earlier = {level: indexes.earlier_parts(index, some, budget, level) for level in indexes.SCHEMAS} if index else {}
+    return Plan(
+        key=key,
+        output=output,
+        landing=manifest.landing,
+        snapshot=manifest.snapshot,
+        curation=manifest.curation,
+        parts=_parts(manifest, config, output),
+        earlier=earlier,
+        takedowns=gone,
+        index=index or "",
+    )
+
+
+def _links_folder(store: Store, plan: Plan, config: CurationConfig, level: str) -> str:
+    """Where a level's links belong: named by a hash of what they depend on, which no threshold of a rule is part of."""
+    name = "signals" if level == DOCUMENT else "paragraphs"
+    parts = [[[shard.key, shard.id, sidecars(shard, config)[name]] for shard in part] for part in plan.parts]
+    earlier = [part.model_dump(mode="json") for part in plan.earlier.get(level, ())]
+    paragraphs = config.dedup.paragraphs if level == PARAGRAPH else None
+    dedup = config.dedup.model_copy(update={"paragraphs": paragraphs, "sentences": None})
+    scheme = [indexes.scheme_of(dedup), plan.snapshot]
+    return join(store.uri, "links", content_hash([level, LINKS_VERSION, parts, earlier, scheme])[:32])
+
+
+def _begin(folder: str, plan: Plan) -> str:
+    """A folder with its plan."""
+    open_store(folder).write(NAME, to_json(plan.model_dump(mode="json")))
+    return folder
+
+
+def _decide(client: Client, work: str, gone: dict[str, str]) -> dict[str, Any]:
+    """Who loses at each level, and what is cut for it. Returns what was counted, and the files written for shards."""
+    run = load_run(work)
+    own, dedup = len(run.plan.parts), run.config.dedup
+    documents = sum(status["documents"] for status in each(client, write_passing, run, own, work))
+    each(client, documents_present, run, run.parts(DOCUMENT), work)
+    counted = decide(client, work, DOCUMENT)
+    merged = each(client, write_duplicates, run, own, work, gone)
+    rules = dict(sum((Counter(part["rules"]) for part in merged), Counter()))
+    found: dict[str, Any] = {DOCUMENT: {"documents": documents, "duplicates": rules, **counted}}
+    if dedup.paragraphs:
+        each(client, paragraphs_present, run, run.parts(PARAGRAPH), work)
+        found[PARAGRAPH] = decide(client, work, PARAGRAPH)
+    if dedup.sentences:
+        each(client, find_sentences, run, run.parts(SENTENCE), work)
+        each(client, find_repeats, run, run.parts(SENTENCE), work)
+    cut = each(client, write_cuts, run, own, work) if dedup.paragraphs or dedup.sentences else []
+    files = {name: size for part in [*merged, *cut] for name, size in part["files"].items()}
+    return {**found, "cut_documents": sum(part["documents"] for part in cut), "files": files}
 
 
 def _parts(manifest: Manifest, config: CurationConfig, output: str) -> list[list[Shard]]:
@@ -121,7 +193,7 @@ def _parts(manifest: Manifest, config: CurationConfig, output: str) -> list[list
 
 
 def write_duplicates(part: int, work: str, gone: dict[str, str]) -> dict[str, Any]:
-    """`duplicates/<shard>.parquet` of a part's shards; with an index, the part's survivors."""
+    """`duplicates/<shard>.parquet` of a part's shards."""
     run = load_run(work)
     name = f"{DOCUMENT}/merged/{part:05d}.json"
     store = open_store(run.plan.output).sub("duplicates")
@@ -129,15 +201,10 @@ def write_duplicates(part: int, work: str, gone: dict[str, str]) -> dict[str, An
         finished = orjson.loads(run.store.read(name))
         if all(store.size(file) == size for file, size in finished["files"].items()):
             return finished
-    pieces = [
-        table
-        for other in range(run.parts(DOCUMENT))
-        for table in read_piece(run.store, f"{DOCUMENT}/decided/{other:05d}", part)
-    ]
-    decided = pa.concat_tables([walk.DECIDED.empty_table(), *pieces])
-    facts: dict[str, Any] = {"files": {}, "rules": {}, "survivors": None}
+    decided = _lost(run, part)
+    facts: dict[str, Any] = {"files": {}}
     rules: Counter[str] = Counter()
-    for number, shard in enumerate(run.shards(part)):
+    for number, shard in enumerate(run.plan.parts[part]):
         rows = _rows(run, decided.filter(pa.array(decided["shard"].to_numpy() == number)))
         rules.update(row["rule"] for row in rows)
         rows += _taken_down(run, shard, gone)
@@ -146,34 +213,32 @@ def write_duplicates(part: int, work: str, gone: dict[str, str]) -> dict[str, An
             store.write(f"{shard.id}.parquet", data)
             facts["files"][f"{shard.id}.parquet"] = len(data)
     facts["rules"] = dict(rules)
-    status = read_status(run.store, f"{DOCUMENT}/bands/{part:05d}")
-    facts["documents"] = status["units"] if status else 0
-    if run.plan.index:
-        lost = np.sort(decided["ref"].to_numpy() & ((1 << REF_BITS) - 1))
-        file, total = indexes.write_survivors(
-            open_store(run.plan.index),
-            f"{run.plan.snapshot}/{run.plan.key[:16]}-{part:05d}.parquet",
-            _survivors(run, part, lost),
-        )
-        facts["survivors"] = {"file": file.model_dump(mode="json"), "sum": f"{total:032x}"}
     run.store.write(name, to_json(facts))
     return facts
+
+
+def _lost(run: Run, part: int) -> pa.Table:
+    """The part's documents that lose to another."""
+    names = (f"{DOCUMENT}/decided/{other:05d}" for other in range(run.parts(DOCUMENT)))
+    return pa.concat_tables(
+        [walk.DECIDED.empty_table(), *(table for name in names for table in read_piece(run.store, name, part))]
+    )
 
 
 def _rows(run: Run, decided: pa.Table) -> list[dict[str, Any]]:
     rows = []
     for item in decided.to_pylist():
         twin_part = item["twin"] >> REF_BITS
-        earlier = twin_part - len(run.plan.parts)
+        earlier = run.earlier(twin_part, DOCUMENT)
         rows.append(
             {
                 "row": item["row"],
                 "rule": "duplicate_exact" if item["exact"] else "duplicate_near",
                 "similarity": item["similarity"],
                 "twin_id": item["twin_id"],
-                "twin_shard": run.shards(twin_part)[item["twin_shard"]].key,
+                "twin_shard": run.shards(twin_part, DOCUMENT)[item["twin_shard"]].key,
                 "twin_row": item["twin_row"],
-                "twin_snapshot": run.plan.earlier[earlier].snapshot if earlier >= 0 else None,
+                "twin_snapshot": earlier.snapshot if earlier else None,
             }
         )
     return rows
@@ -190,25 +255,55 @@ def _taken_down(run: Run, shard: Shard, gone: dict[str, str]) -> list[dict[str, 
     ]
 
 
-def _survivors(run: Run, part: int, lost: np.ndarray) -> Iterator[pa.Table]:
-    """The part's members but for those at the positions `lost`. Shards count from the run's first."""
-    first, before = 0, sum(len(shards) for shards in run.plan.parts[:part])
-    for table in read_piece(run.store, f"{DOCUMENT}/members/{part:05d}", 0):
-        kept = np.ones(table.num_rows, dtype=bool)
-        kept[lost[(lost >= first) & (lost < first + table.num_rows)] - first] = False
+def write_survivors(part: int, work: str) -> dict[str, Any]:
+    """The index's files of a part's survivors, one a level; and the sum of what is in them, in hexadecimal digits."""
+    run = load_run(work)
+    name = f"{DOCUMENT}/survivors/{part:05d}.json"
+    if run.store.exists(name):
+        return orjson.loads(run.store.read(name))
+    tables = {DOCUMENT: _surviving_documents}
+    tables |= {PARAGRAPH: surviving_paragraphs} if run.config.dedup.paragraphs else {}
+    tables |= {SENTENCE: known_sentences} if run.config.dedup.sentences else {}
+    # Shards count from the run's first.
+    before, sums, files = np.int32(sum(len(shards) for shards in run.plan.parts[:part])), 0, {}
+    for level, rows in tables.items():
+        moved = (_moved(table, before) for table in rows(run, part))
+        key = f"{run.plan.snapshot}/{run.plan.key[:16]}-{part:05d}-{level}.parquet"
+        file, total = indexes.write_survivors(open_store(run.plan.index), key, level, moved)
+        files[level], sums = file.model_dump(mode="json"), sums + total
+    facts = {"files": files, "sum": f"{sums:x}"}
+    run.store.write(name, to_json(facts))
+    return facts
+
+
+def _moved(table: pa.Table, before: np.int32) -> pa.Table:
+    if "shard" not in table.column_names:
+        return table
+    place = table.schema.get_field_index("shard")
+    return table.set_column(place, "shard", pa.array(table["shard"].to_numpy() + before))
+
+
+def _surviving_documents(run: Run, part: int) -> Iterator[pa.Table]:
+    """The part's members that pass and did not lose."""
+    kept = passing(run, part)["passes"].to_numpy().copy()
+    kept[_lost(run, part)["ref"].to_numpy() & ((1 << REF_BITS) - 1)] = False
+    first = 0
+    for table in read_piece(run.linked(DOCUMENT), f"{DOCUMENT}/members/{part:05d}", 0, indexes.DOCUMENTS.names):
+        yield table.filter(pa.array(kept[first : first + table.num_rows])).select(indexes.DOCUMENTS.names)
         first += table.num_rows
-        survivors = table.select(indexes.SURVIVORS.names).filter(pa.array(kept))
-        place = survivors.schema.get_field_index("shard")
-        yield survivors.set_column(place, "shard", pa.array(survivors["shard"].to_numpy() + np.int32(before)))
 
 
-def _write_entry(
-    index: str, plan: Plan, config: CurationConfig, against: dict[str, str], merged: list[dict[str, Any]]
-) -> None:
-    files = [indexes.IndexFile.model_validate(part["survivors"]["file"]) for part in merged]
+def _write_entry(client: Client, work: str, config: CurationConfig, against: dict[str, str]) -> None:
+    run = load_run(work)
+    plan = run.plan
+    written = each(client, write_survivors, run, len(plan.parts), work)
+    files: dict[str, list[indexes.IndexFile]] = {}
+    for part in written:
+        for level, file in part["files"].items():
+            files.setdefault(level, []).append(indexes.IndexFile.model_validate(file))
     shards = [shard for part in plan.parts for shard in part]
     scheme = indexes.scheme_of(config.dedup)
-    total = sum(int(part["survivors"]["sum"], 16) for part in merged)
+    total = sum(int(part["sum"], 16) for part in written)
     entry = indexes.Entry(
         snapshot=plan.snapshot,
         key=plan.key,
@@ -216,12 +311,12 @@ def _write_entry(
         landing=plan.landing,
         shards=shards,
         files=files,
-        documents=sum(sum(file.groups.values()) for file in files),
+        documents=sum(sum(file.groups.values()) for file in files.get(DOCUMENT, ())),
         earlier=against,
         takedowns=plan.takedowns,
         hash=indexes.entry_hash(plan.snapshot, scheme, total, shards),
     )
-    indexes.write_entry(index, entry)
+    indexes.write_entry(plan.index, entry)
 
 
 def _table_bytes(rows: list[dict[str, Any]]) -> bytes:

@@ -21,17 +21,17 @@ from tasks.corpus.manifest import DATE, Shard
 from tasks.corpus.storage import Store, join, open_store, to_json
 from tasks.curation.config import DedupConfig
 from tasks.curation.dedup.pieces import read_groups
-from tasks.curation.dedup.plan import BYTES_A_DOCUMENT, EarlierPart
+from tasks.curation.dedup.plan import BYTES_A_DOCUMENT, DOCUMENT, PARAGRAPH, SENTENCE, EarlierPart
 from tasks.curation.dedup.shingles import SCHEME, bands_and_rows
 from tasks.curation.dedup.takedown import taken_down
 from tasks.errors import ConfigError, DataError, StorageError
 from tasks.settings import StrictModel, explain
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 CODE_VERSION = 1  # raise when band hashes or survivors may change
 NAME = "entry.json"
 GROUP_ROWS = 100_000
-SURVIVORS = pa.schema(
+DOCUMENTS = pa.schema(
     [
         ("day", pa.int32()),
         ("characters", pa.int64()),
@@ -42,6 +42,27 @@ SURVIVORS = pa.schema(
     ],
     metadata={"schema_version": str(SCHEMA_VERSION)},
 )
+PARAGRAPHS = pa.schema(
+    [
+        *[field for field in DOCUMENTS if field.name != "bands"],
+        ("start", pa.int64()),  # in code points of the normalised text
+        ("end", pa.int64()),
+        ("identity", pa.binary(16)),  # equal for paragraphs that differ in white space alone
+        ("bands", pa.binary()),
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+SENTENCES = pa.schema(
+    [
+        ("hash", pa.uint64()),
+        ("day", pa.int32()),
+        ("documents", pa.int32()),  # of that day in which it stands
+        ("doc_id", pa.binary(16)),  # of the first of them
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+SCHEMAS = {DOCUMENT: DOCUMENTS, PARAGRAPH: PARAGRAPHS, SENTENCE: SENTENCES}
+COUNTED = {DOCUMENT: "doc_id", PARAGRAPH: "identity", SENTENCE: "hash"}  # the column that says what is in an entry
 
 
 class IndexFile(StrictModel):
@@ -55,13 +76,13 @@ class IndexFile(StrictModel):
 class Entry(StrictModel):
     """`entry.json`: one snapshot's survivors. `hash` stands for them, wherever the rows lie."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     snapshot: str
     key: str  # of the clustering that made it
     scheme: dict[str, Any]
     landing: str
     shards: list[Shard]
-    files: list[IndexFile]
+    files: dict[str, list[IndexFile]]  # level → where its rows lie
     documents: int
     earlier: dict[str, str]  # date → hash of the entries that this one was decided against
     takedowns: list[str]  # doc_ids that were known to be taken down
@@ -71,13 +92,15 @@ class Entry(StrictModel):
 def scheme_of(config: DedupConfig) -> dict[str, Any]:
     """What two indexes must share for their rows to be compared."""
     bands, rows = bands_and_rows(config)
-    names = ("threshold", "words", "characters", "permutations", "seed")
+    names = ("threshold", "words", "characters", "permutations", "seed", "recall_weight")
     return {
         "hashing": SCHEME,
         "code_version": CODE_VERSION,
         "bands": bands,
         "rows": rows,
         **{name: getattr(config, name) for name in names},
+        "paragraphs": config.paragraphs.model_dump() if config.paragraphs else None,
+        "sentences": config.sentences.model_dump() if config.sentences else None,
     }
 
 
@@ -96,10 +119,15 @@ def read_entry(index: str, date: str) -> Entry:
     except (ValidationError, orjson.JSONDecodeError) as error:
         what = explain(error, Entry, NAME) if isinstance(error, ValidationError) else str(error)
         raise DataError(f"{place}: no index entry: {what}; curate {date} again") from None
-    for file in entry.files:
+    for file in entry_files(entry):
         if store.size(file.key) != file.size:
             raise DataError(f"{join(index, file.key)}: missing or cut short; curate {date} again")
     return entry
+
+
+def entry_files(entry: Entry) -> list[IndexFile]:
+    """All files of an entry, of every level."""
+    return [file for files in entry.files.values() for file in files]
 
 
 def has_entry(index: str, date: str, key: str) -> bool:
@@ -125,11 +153,11 @@ def check_scheme(index: str, entries: Iterable[Entry], config: DedupConfig) -> N
             )
 
 
-def earlier_parts(index: str, entries: Iterable[Entry], budget: int) -> list[EarlierPart]:
-    """The entries' row groups, gathered into parts that fit a worker's budget."""
+def earlier_parts(index: str, entries: Iterable[Entry], budget: int, level: str) -> list[EarlierPart]:
+    """The entries' row groups of a level, gathered into parts that fit a worker's budget."""
     most, parts = max(1, budget // BYTES_A_DOCUMENT), []
     for entry in entries:
-        for file in entry.files:
+        for file in entry.files.get(level, ()):
             waiting: list[int] = []
             rows = 0
             for group, count in sorted(file.groups.items()):
@@ -149,22 +177,26 @@ def _part(index: str, entry: Entry, file: IndexFile, groups: list[int]) -> Earli
     )
 
 
-def write_survivors(store: Store, key: str, tables: Iterable[pa.Table]) -> tuple[IndexFile, int]:
-    """Write survivors as one file, with a row group for each table; and the sum of their doc_ids modulo 2^128.
+def write_survivors(store: Store, key: str, level: str, tables: Iterable[pa.Table]) -> tuple[IndexFile, int]:
+    """Write a level's survivors as one file, with a row group for each table; and a sum of them modulo 2^128.
 
     The sum stands for the set, however it is divided into files.
     """
+    schema = SCHEMAS[level]
     groups: dict[int, int] = {}
     total = 0
     with tempfile.TemporaryDirectory(prefix="athanor-") as folder:
         path = Path(folder) / "survivors.parquet"
-        with pq.ParquetWriter(path, SURVIVORS, compression="zstd", compression_level=1, use_dictionary=False) as writer:
+        options = {"compression": "zstd", "compression_level": 1}
+        dictionary = ["doc_id"] if level == SENTENCE else False
+        with pq.ParquetWriter(path, schema, use_dictionary=dictionary, **options) as writer:
             for table in tables:
                 for begin in range(0, table.num_rows, GROUP_ROWS):
-                    rows = table.slice(begin, GROUP_ROWS).cast(SURVIVORS)
+                    rows = table.slice(begin, GROUP_ROWS).cast(schema)
                     writer.write_table(rows, row_group_size=GROUP_ROWS)
                     groups[len(groups)] = rows.num_rows
-                    total += sum(int.from_bytes(doc_id, "big") for doc_id in rows["doc_id"].to_pylist())
+                    values = rows[COUNTED[level]].to_pylist()
+                    total += sum(item if isinstance(item, int) else int.from_bytes(item, "big") for item in values)
         size = path.stat().st_size
         store.upload(path, key)
     return IndexFile(key=key, size=size, groups=groups), total % 2**128
@@ -174,14 +206,14 @@ def write_entry(index: str, entry: Entry) -> None:
     """Write an entry, then delete files of its snapshot that nobody names any more."""
     store = open_store(index)
     store.write(f"{entry.snapshot}/{NAME}", to_json(entry.model_dump(mode="json")))
-    named = {file.key for file in entry.files}
+    named = {file.key for file in entry_files(entry)}
     for item in list(store.list(f"{entry.snapshot}/")):
         if item.key.endswith(".parquet") and item.key not in named:
             store.delete(item.key)
 
 
 def entry_hash(snapshot: str, scheme: dict[str, Any], survivors: int, shards: list[Shard]) -> str:
-    """Hash of who survived (the sum of their doc_ids) and where their texts lie."""
+    """Hash of who and what survived (`survivors` is the sum over all levels) and where their texts lie."""
     places = sorted([shard.id, shard.key] for shard in shards)
     return content_hash([snapshot, scheme, f"{survivors % 2**128:032x}", places])
 
@@ -203,55 +235,74 @@ def states(index: str) -> list[dict[str, Any]]:
         because += [f"{doc_id} was taken down" for doc_id in _hit(index, entry, gone - set(entry.takedowns))]
         if because:
             stale.append(date)
-        size = sum(file.size * sum(file.groups.values()) // max(_rows(entries, file.key), 1) for file in entry.files)
-        out.append({"snapshot": date, "documents": entry.documents, "bytes": size, "stale": because})
+        sizes = {
+            level: sum(file.size * sum(file.groups.values()) // max(_rows(entries, file.key), 1) for file in files)
+            for level, files in entry.files.items()
+        }
+        size = sum(sizes.values())
+        out.append({"snapshot": date, "documents": entry.documents, "bytes": size, "levels": sizes, "stale": because})
     return out
 
 
 def _rows(entries: dict[str, Entry], key: str) -> int:
     """Rows of a file over all entries that have part in it."""
-    return sum(sum(file.groups.values()) for entry in entries.values() for file in entry.files if file.key == key)
+    files = (file for entry in entries.values() for file in entry_files(entry))
+    return sum(sum(file.groups.values()) for file in files if file.key == key)
 
 
 def _hit(index: str, entry: Entry, gone: set[str]) -> list[str]:
     if not gone:
         return []
     found = set()
-    for table in _tables(index, entry):
+    for table in _tables(index, entry, DOCUMENT):
         found |= {doc_id.hex() for doc_id in table["doc_id"].to_pylist()} & gone
     return sorted(found)
 
 
-def _tables(index: str, entry: Entry) -> Iterable[pa.Table]:
+def _tables(index: str, entry: Entry, level: str) -> Iterable[pa.Table]:
     store = open_store(index)
-    for file in entry.files:
+    for file in entry.files.get(level, ()):
         with store.open(file.key) as stream:
             yield from read_groups(stream, sorted(file.groups))
 
 
 def compact(index: str) -> dict[str, int]:
-    """Bring all entries' rows into one file. No hash changes; nothing becomes stale.
+    """Bring all entries' rows into one file a level. No hash changes; nothing becomes stale.
 
     Entries are rewritten one by one; until then they name their old files, which are deleted last.
     """
     store, entries = open_store(index), read_entries(index)
-    old = {file.key for entry in entries.values() for file in entry.files}
-    key = f"compacted/{content_hash([[entry.hash for entry in entries.values()], sorted(old)])[:32]}.parquet"
+    files: dict[str, dict[str, list[IndexFile]]] = {date: {} for date in entries}
+    for level in SCHEMAS:
+        for date, own in _compacted(store, index, entries, level).items():
+            files[date][level] = own
+    before = {file.key for entry in entries.values() for file in entry_files(entry)}
+    after = {file.key for levels in files.values() for own in levels.values() for file in own}
+    for date, entry in entries.items():
+        store.write(f"{date}/{NAME}", to_json(entry.model_copy(update={"files": files[date]}).model_dump(mode="json")))
+    for item in before - after:
+        store.delete(item)
+    return {"snapshots": len(entries), "files_before": len(before), "files": len(after)}
+
+
+def _compacted(store: Store, index: str, entries: dict[str, Entry], level: str) -> dict[str, list[IndexFile]]:
+    """Date → the files that hold its rows of a level now: one for all dates, written unless there was but one."""
+    old = {file.key for entry in entries.values() for file in entry.files.get(level, ())}
     if len(old) <= 1:
-        return {"snapshots": len(entries), "files_before": len(old), "files": len(old)}
+        return {date: entry.files[level] for date, entry in entries.items() if level in entry.files}
     owners: list[str] = []
 
     def tables() -> Iterable[pa.Table]:
         for date, entry in entries.items():
-            for table in _tables(index, entry):
+            for table in _tables(index, entry, level):
                 owners.extend([date] * -(-table.num_rows // GROUP_ROWS))
                 yield table
 
-    file, _ = write_survivors(store, key, tables())
-    for date, entry in entries.items():
+    hashes = [entry.hash for entry in entries.values()]
+    key = f"compacted/{content_hash([level, hashes, sorted(old)])[:32]}.parquet"
+    file, _ = write_survivors(store, key, level, tables())
+    found: dict[str, list[IndexFile]] = {}
+    for date in entries:
         groups = {number: rows for number, rows in file.groups.items() if owners[number] == date}
-        kept = [file.model_copy(update={"groups": groups})] if groups else []
-        store.write(f"{date}/{NAME}", to_json(entry.model_copy(update={"files": kept}).model_dump(mode="json")))
-    for item in old - {key}:
-        store.delete(item)
-    return {"snapshots": len(entries), "files_before": len(old), "files": 1}
+        found[date] = [file.model_copy(update={"groups": groups})] if groups else []
+    return found

@@ -1,11 +1,17 @@
-"""The steps of one level, documents or paragraphs, each over all parts: from members to who loses to whom."""
+"""The steps of one level, documents or paragraphs, each over all parts: from members to who loses to whom.
+
+Links and candidates depend on signals alone, and stay for the next run over the same ones; the walk decides among those
+that take part.
+"""
 
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 from distributed import Client
 
+from tasks.corpus.storage import open_store, to_json
 from tasks.curation.cluster import map_shards
 from tasks.curation.dedup import walk
 from tasks.curation.dedup.candidates import write_candidates
@@ -13,13 +19,19 @@ from tasks.curation.dedup.links import large_star, link, small_star
 from tasks.curation.dedup.plan import Run, load_run
 from tasks.errors import DataError, StorageError
 
+LINKED = "linked.json"
+Members = Callable[[int, str], dict[str, int]]
 
-def find_duplicates(
-    client: Client, work: str, level: str, members: Callable[[int, str], dict[str, int]]
-) -> dict[str, Any]:
-    """All steps of one level, each over all parts, up to the pieces `<level>/decided`. Returns what they counted."""
-    run = load_run(work)
-    parts = run.parts(level)
+
+def find_candidates(client: Client, work: str, level: str, members: Members) -> dict[str, Any]:
+    """From members to candidates: the pieces `<level>/members` and `<level>/candidates`. Returns what was read.
+
+    Nothing is done when that is finished in this folder.
+    """
+    run, name = load_run(work), f"{level}/{LINKED}"
+    if run.store.exists(name):
+        return orjson.loads(run.store.read(name))
+    parts, own = run.parts(level), len(run.plan.parts)
     each(client, members, run, parts, work)
     links = each(client, link, run, parts, work, level)
     rounds, changed = 0, sum(status["edges"] for status in links)
@@ -29,7 +41,27 @@ def find_duplicates(
         rounds += 2
         changed = sum(status["changed"] for status in [*big, *small])
     read = each(client, write_candidates, run, parts, work, level, rounds)
-    decided = each(client, walk.decide, run, parts, work, level)
+    found = {
+        which: {name: sum(status[f"{name}_read"] for status in some) for name in ("documents", "shards")}
+        for which, some in (("text_read", read[:own]), ("earlier_text_read", read[own:]))
+    }
+    run.store.write(name, to_json(found))
+    return found
+
+
+def clear_links(work: str, level: str) -> None:
+    """Delete the pieces from which the candidates were made."""
+    store = open_store(work)
+    for old in list(store.list(f"{level}/")):
+        step = old.key.split("/")[1]
+        if step == "bands" or step.startswith("edges-"):
+            store.delete(old.key)
+
+
+def decide(client: Client, work: str, level: str) -> dict[str, Any]:
+    """The walk over the candidates that take part: the pieces `<level>/decided`. Returns what it counted."""
+    run = load_run(work)
+    decided = each(client, walk.decide, run, run.parts(level), work, level)
     sizes: Counter[int] = Counter()
     for status in decided:
         sizes.update({int(size): count for size, count in status["clusters"].items()})
@@ -38,14 +70,6 @@ def find_duplicates(
         "cluster_sizes": {str(size): count for size, count in sorted(sizes.items())},
         "candidates": sum(status["units"] for status in decided),
         "cut_short": sum(status["cut_short"] for status in decided),
-        "text_read": {
-            name: sum(status[f"{name}_read"] for status in read[: len(run.plan.parts)])
-            for name in ("documents", "shards")
-        },
-        "earlier_text_read": {
-            name: sum(status[f"{name}_read"] for status in read[len(run.plan.parts) :])
-            for name in ("documents", "shards")
-        },
     }
 
 
@@ -55,7 +79,8 @@ def each(client: Client, step: Callable[..., Any], run: Run, parts: int, *argume
     if failures:
         part, error = failures[0]
         kind = StorageError if isinstance(error, StorageError) else DataError
-        shards = ", ".join(shard.key for shard in run.shards(part)[:3]) if part < len(run.plan.parts) else "the index"
+        own = run.plan.parts[part] if part < len(run.plan.parts) else []
+        shards = ", ".join(shard.key for shard in own[:3]) or "the index"
         raise kind(
             f"clustering, {step.__name__}, part {part} ({shards} …): {error}; finished parts are kept, clear this task"
         ) from error

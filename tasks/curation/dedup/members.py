@@ -1,4 +1,8 @@
-"""Who takes part at document level: documents that pass every rule, and survivors of earlier snapshots."""
+"""Who is compared at document level, and who of them takes part: documents that pass every rule.
+
+Links are made between all documents that rules could let pass, whatever their thresholds are now, and survivors of
+earlier snapshots; so other thresholds need neither new links nor the text of other candidates.
+"""
 
 from collections.abc import Iterator
 
@@ -7,14 +11,17 @@ import pyarrow as pa
 
 from tasks.corpus.manifest import Shard
 from tasks.corpus.storage import open_store
-from tasks.curation.dedup.index import SURVIVORS
 from tasks.curation.dedup.links import BANDS, band_chunks
-from tasks.curation.dedup.pieces import Chunk, read_groups, read_status, write_piece
-from tasks.curation.dedup.plan import DOCUMENT, Run, day_of, load_run
+from tasks.curation.dedup.pieces import Chunk, read_groups, read_piece, read_status, read_whole, write_piece
+from tasks.curation.dedup.plan import DOCUMENT, REF_BITS, EarlierPart, Run, day_of, load_run
 from tasks.curation.dedup.shingles import bands_and_rows
 from tasks.curation.dedup.units import UNITS, band_hashes, identities, packed, unpacked
 from tasks.curation.rules import failed_rules
 from tasks.curation.signal_files import read_signals
+
+PASSING = pa.schema([("shard", pa.int32()), ("row", pa.int64()), ("passes", pa.bool_())])
+PRESENT = pa.schema([("present", pa.bool_())])
+COLUMNS = ["row", "doc_id", "source_id", "source", "fault", "language", "kind", "characters"]
 
 
 def write_members(part: int, work: str) -> dict[str, int]:
@@ -22,8 +29,8 @@ def write_members(part: int, work: str) -> dict[str, int]:
     run = load_run(work)
     if (status := finished_units(run, DOCUMENT, part)) is not None:
         return status
-    tables = _survivors(run, part) if part >= len(run.plan.parts) else _documents(run, part)
-    return write_units(run, DOCUMENT, part, tables)
+    earlier = run.earlier(part, DOCUMENT)
+    return write_units(run, DOCUMENT, part, earlier_units(earlier) if earlier else _documents(run, part))
 
 
 def finished_units(run: Run, level: str, part: int) -> dict[str, int] | None:
@@ -51,75 +58,134 @@ def write_units(run: Run, level: str, part: int, tables: Iterator[pa.Table]) -> 
 
 
 def _documents(run: Run, part: int) -> Iterator[pa.Table]:
-    for position, shard in enumerate(run.shards(part)):
-        table = passing(run, shard)
-        yield pa.table(
-            {
-                "day": pa.repeat(pa.scalar(day_of(shard, run.plan.snapshot), pa.int32()), table.num_rows),
-                "characters": table["characters"].cast(pa.int64()),
-                "doc_id": identities(table["doc_id"]),
-                "source": table["source"],
-                "source_id": table["source_id"].fill_null(""),
-                "checksum": pa.repeat(shard.checksum, table.num_rows),
-                "row": table["row"],
-                "occurrence": pa.repeat(pa.scalar(shard.occurrence, pa.int32()), table.num_rows),
-                "start": pa.repeat(pa.scalar(0, pa.int64()), table.num_rows),
-                "end": table["characters"].cast(pa.int64()),
-                "shard": pa.repeat(pa.scalar(position, pa.int32()), table.num_rows),
-                "identity": identities(table["doc_id"]),
-                "settled": pa.repeat(False, table.num_rows),
-                "bands": _bands(table["signature"], run),
-            },
-            schema=UNITS,
-        )
-
-
-def passing(run: Run, shard: Shard) -> pa.Table:
-    """Signals of a shard's documents that pass every rule and were not taken down."""
-    table = read_signals(run.plan.output, shard, run.config)
-    reasons, gone = failed_rules(table, run.config), set(run.plan.takedowns)
-    wanted = [
-        number
-        for number, (fault, failed, doc_id) in enumerate(
-            zip(table["fault"].to_pylist(), reasons, table["doc_id"].to_pylist(), strict=True)
-        )
-        if not fault and not failed and doc_id not in gone
-    ]
-    return table.take(pa.array(wanted, pa.int64()))
-
-
-def _bands(signatures: pa.ChunkedArray, run: Run) -> pa.Array:
     config = run.dedup(DOCUMENT)
-    values = np.frombuffer(b"".join(signatures.to_pylist()), dtype=np.uint32)
-    return packed(band_hashes(values.reshape(-1, config.permutations), *bands_and_rows(config)))
+    for position, shard in enumerate(run.shards(part, DOCUMENT)):
+        signals = compared(run, shard, [*COLUMNS, "signature"])
+        values = np.frombuffer(b"".join(signals["signature"].to_pylist()), dtype=np.uint32)
+        bands = band_hashes(values.reshape(-1, config.permutations), *bands_and_rows(config))
+        yield with_column(document_units(run, shard, position, signals), "bands", packed(bands))
 
 
-def _survivors(run: Run, part: int) -> Iterator[pa.Table]:
-    """Survivors of an earlier snapshot, from its index alone."""
-    earlier = run.plan.earlier[part - len(run.plan.parts)]
-    shards, gone = run.shards(part), {bytes.fromhex(item) for item in run.plan.takedowns}
+def compared(run: Run, shard: Shard, columns: list[str] | None = None) -> pa.Table:
+    """Signals of a shard's documents that could pass: those without a fault, in a language or of a kind with rules."""
+    table = read_signals(run.plan.output, shard, run.config, columns)
+    groups = zip(*(table[name].to_pylist() for name in ("fault", "language", "kind")), strict=True)
+    wanted = [not fault and run.config.rule_set(language, kind) is not None for fault, language, kind in groups]
+    return table.filter(pa.array(wanted, pa.bool_()))
+
+
+def document_units(run: Run, shard: Shard, position: int, signals: pa.Table) -> pa.Table:
+    """Units of the documents of a shard, without band hashes."""
+    number = signals.num_rows
+    columns = {
+        "day": pa.repeat(pa.scalar(day_of(shard, run.plan.snapshot), pa.int32()), number),
+        "characters": signals["characters"].cast(pa.int64()),
+        "doc_id": identities(signals["doc_id"]),
+        "source": signals["source"],
+        "source_id": signals["source_id"].fill_null(""),
+        "checksum": pa.repeat(shard.checksum, number),
+        "row": signals["row"],
+        "occurrence": pa.repeat(pa.scalar(shard.occurrence, pa.int32()), number),
+        "start": pa.repeat(pa.scalar(0, pa.int64()), number),
+        "end": signals["characters"].cast(pa.int64()),
+        "shard": pa.repeat(pa.scalar(position, pa.int32()), number),
+        "identity": identities(signals["doc_id"]),
+        "settled": pa.repeat(False, number),
+        "bands": pa.nulls(number, pa.binary()),
+    }
+    return pa.table(columns, schema=UNITS)
+
+
+def with_column(units: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    """The units with another column of that name."""
+    place = UNITS.get_field_index(name)
+    return units.set_column(place, UNITS.field(place), column.cast(UNITS.field(place).type))
+
+
+def earlier_units(earlier: EarlierPart) -> Iterator[pa.Table]:
+    """Survivors of an earlier snapshot, documents or paragraphs, from its index alone."""
+    checksums = pa.array([shard.checksum for shard in earlier.shards], pa.string())
+    for rows in index_rows(earlier):
+        number = rows.num_rows
+        documents = "identity" not in rows.column_names
+        given = {
+            "source": pa.repeat("", number),
+            "source_id": pa.repeat("", number),
+            "checksum": checksums.take(rows["shard"].combine_chunks()),
+            "occurrence": pa.repeat(pa.scalar(0, pa.int32()), number),
+            "settled": pa.repeat(True, number),
+        }
+        if documents:
+            given |= {"start": pa.repeat(pa.scalar(0, pa.int64()), number), "end": rows["characters"]}
+            given |= {"identity": rows["doc_id"]}
+        columns = [given[name] if name in given else rows[name] for name in UNITS.names]
+        yield pa.table(columns, UNITS.names).cast(UNITS)
+
+
+def index_rows(earlier: EarlierPart) -> Iterator[pa.Table]:
+    """The rows of a part of the index, a batch at a time."""
     folder, _, name = earlier.uri.rpartition("/")
     with open_store(folder).open(name) as stream:
-        for rows in read_groups(stream, earlier.groups):
-            keep = [doc_id not in gone for doc_id in rows["doc_id"].to_pylist()]
-            table = rows.filter(pa.array(keep, pa.bool_())).select(SURVIVORS.names)
-            checksums = [shards[number].checksum for number in table["shard"].to_pylist()]
-            yield pa.table(
-                {
-                    "day": table["day"],
-                    "characters": table["characters"],
-                    "doc_id": table["doc_id"],
-                    "source": pa.repeat("", table.num_rows),
-                    "source_id": pa.repeat("", table.num_rows),
-                    "checksum": pa.array(checksums, pa.string()),
-                    "row": table["row"],
-                    "occurrence": pa.repeat(pa.scalar(0, pa.int32()), table.num_rows),
-                    "start": pa.repeat(pa.scalar(0, pa.int64()), table.num_rows),
-                    "end": table["characters"],
-                    "shard": table["shard"],
-                    "identity": table["doc_id"],
-                    "settled": pa.repeat(True, table.num_rows),
-                    "bands": table["bands"],
-                },
-                schema=UNITS,
-            )
+        yield from read_groups(stream, earlier.groups)
+
+
+def write_passing(part: int, work: str) -> dict[str, int]:
+    """Piece `document/passing/<part>`: of each member of the run's own, whether it passes every rule."""
+    run = load_run(work)
+    name, gone = f"{DOCUMENT}/passing/{part:05d}", set(run.plan.takedowns)
+    if (status := read_status(run.store, name)) is not None:
+        return status
+    facts = {"documents": 0}
+
+    def chunks() -> Iterator[Chunk]:
+        for position, shard in enumerate(run.shards(part, DOCUMENT)):
+            table = compared(run, shard)
+            failed, doc_ids = failed_rules(table, run.config), table["doc_id"].to_pylist()
+            passes = [not reasons and doc_id not in gone for reasons, doc_id in zip(failed, doc_ids, strict=True)]
+            facts["documents"] += sum(passes)
+            number = pa.repeat(pa.scalar(position, pa.int32()), table.num_rows)
+            yield 0, pa.table([number, table["row"], pa.array(passes, pa.bool_())], schema=PASSING)
+
+    return write_piece(run.store, name, PASSING, chunks(), facts, run.budget // 8)
+
+
+def passing(run: Run, part: int) -> pa.Table:
+    """The members of a part of the run's own: shard, row, and whether they pass."""
+    return read_whole(run.store, f"{DOCUMENT}/passing/{part:05d}", 0, PASSING)
+
+
+def document_keys(table: pa.Table) -> np.ndarray:
+    """One number for each (shard, row) of a part."""
+    return (table["shard"].to_numpy().astype(np.int64) << REF_BITS) + table["row"].to_numpy()
+
+
+def write_present(part: int, work: str, level: str, taking: np.ndarray | None) -> dict[str, int]:
+    """Piece `<level>/present/<part>`: whether each of the part's candidates takes part, in the candidates' order.
+
+    `taking` are the document keys of those that do; None for an earlier snapshot, of which all do but those taken down.
+    """
+    run = load_run(work)
+    name, gone = f"{level}/present/{part:05d}", {bytes.fromhex(item) for item in run.plan.takedowns}
+    if (status := read_status(run.store, name)) is not None:
+        return status
+
+    def chunks() -> Iterator[Chunk]:
+        for target in range(run.parts(level)):
+            columns = ["shard", "row", "doc_id"]
+            for table in read_piece(run.linked(level), f"{level}/candidates/{part:05d}", target, columns):
+                if taking is None:
+                    here = np.array([doc_id not in gone for doc_id in table["doc_id"].to_pylist()], dtype=bool)
+                else:
+                    here = np.isin(document_keys(table), taking)
+                yield target, pa.table([pa.array(here)], schema=PRESENT)
+
+    return write_piece(run.store, name, PRESENT, chunks(), {}, run.budget // 8)
+
+
+def documents_present(part: int, work: str) -> dict[str, int]:
+    """Who of the document level's candidates takes part."""
+    run = load_run(work)
+    if run.earlier(part, DOCUMENT):
+        return write_present(part, work, DOCUMENT, None)
+    table = passing(run, part)
+    return write_present(part, work, DOCUMENT, document_keys(table.filter(table["passes"])))

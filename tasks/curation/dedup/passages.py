@@ -4,25 +4,59 @@ All positions are code points of the normalised text. Code (fenced, indented, in
 belong to no paragraph, so they are never touched.
 """
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-import xxhash
 
-from tasks.curation.dedup.shingle_kernels import tokens_before
-from tasks.curation.text.code_points import classes, code_points
+from tasks.curation.text.code_points import classes
+from tasks.curation.text.passage_kernels import passages as passage_kernel
 
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)")
 _OPENS = re.compile(
     r"<(pre|code|table|script|style)\b|\\begin\{(tabular\*?|verbatim|lstlisting|align\*?|equation\*?)\}"
 )
-_CODE = ("    ", "\t", " \t", "  \t", "   \t")
-_FRAME = "-+=|:*_ \t"  # what frames of tables, and rulers, are drawn with
-# Full stops of Chinese end a sentence wherever they stand; those of Latin, only before white space.
-_END = re.compile(r"(?:[。！？]+[\"'”’」』）]*|[.!?…]+[\"'”’)\]]*(?=\s))\s*")
+_SIGNS_OF_GUARDED = re.compile(r"```|~~~|<(?:pre|code|table|script|style)|\\begin\{")
+_NOTHING = np.empty(0, dtype=np.bool_)
+
+
+class Passages(NamedTuple):
+    """A text's paragraphs, and its sentences within all paragraphs, that are long enough, in order."""
+
+    paragraphs: np.ndarray  # shape (n, 2): start and end without white space around it
+    identities: np.ndarray  # shape (n, 2), uint64: equal for paragraphs that differ in white space alone
+    sentences: np.ndarray  # shape (m, 2)
+    hashes: np.ndarray  # shape (m,), uint64
+
+
+def find_passages(text: str, points: np.ndarray, least_paragraph: int, least_sentence: int) -> Passages:
+    """Passages with at least so many tokens: words, or characters of scripts without spaces.
+
+    A paragraph is a block of lines between blank ones; in a text without blank lines each line is one. `points` are
+    the text's code points.
+    """
+    return Passages(*passage_kernel(points, classes(), guarded_lines(text), least_paragraph, least_sentence))
+
+
+def guarded_lines(text: str) -> np.ndarray:
+    """Whether each line belongs to fenced code or markup that keeps its form; empty when no line does."""
+    if not _SIGNS_OF_GUARDED.search(text):
+        return _NOTHING
+    found, fenced, until = [], False, ""
+    for line in text.split("\n"):
+        guarded = fenced or bool(until)
+        if ("```" in line or "~~~" in line) and _FENCE.match(line):
+            fenced, guarded = not fenced, True
+        elif until:
+            until = "" if until in line else until
+        elif not guarded and ("<" in line or "\\" in line) and (opened := _OPENS.search(line)):
+            guarded = True
+            closing = f"</{opened[1]}" if opened[1] else f"\\end{{{opened[2]}}}"
+            until = "" if closing in line[opened.end() :] else closing
+        found.append(guarded)
+    return np.array(found, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,77 +69,6 @@ class Passage:
     level: str
     twin_id: str | None = None
     similarity: float | None = None
-
-
-def paragraphs(text: str) -> list[tuple[int, int]]:
-    """Where each paragraph starts and ends, without white space around it.
-
-    A paragraph is a block of lines between blank ones; in a text without blank lines each line is one.
-    """
-    single = "\n\n" not in text and not re.search(r"\n[^\S\n]+\n", text)
-    found: list[tuple[int, int]] = []
-    begin = end = -1
-    for start, line, is_prose in _lines(text):
-        if begin >= 0 and (single or not is_prose or not line.strip()):
-            found.append((begin, end))
-            begin = -1
-        if is_prose and line.strip():
-            if begin < 0:
-                begin = start + len(line) - len(line.lstrip())
-            end = start + len(line.rstrip())
-    return found if begin < 0 else [*found, (begin, end)]
-
-
-def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Each line's start, the line without its break, and whether it is prose."""
-    start, fenced, until = 0, False, ""
-    for line in text.split("\n"):
-        prose = not fenced and not until
-        if ("```" in line or "~~~" in line) and _FENCE.match(line):
-            fenced, prose = not fenced, False
-        elif until:
-            until = "" if until in line else until
-        elif prose and ("<" in line or "\\" in line) and (opened := _OPENS.search(line)):
-            prose = False
-            closing = f"</{opened[1]}" if opened[1] else f"\\end{{{opened[2]}}}"
-            until = "" if closing in line[opened.end() :] else closing
-        table = line.count("|") >= 2 or line.count("\t") >= 2 or (len(line) >= 3 and not line.strip(_FRAME))
-        yield start, line, prose and not table and not line.startswith(_CODE)
-        start += len(line) + 1
-
-
-def sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Where each sentence of a paragraph starts and ends, without the white space after it."""
-    found, begin = [], start
-    for match in _END.finditer(text, start, end):
-        if match.end() > begin:
-            found.append((begin, match.start() + len(match[0].rstrip())))
-            begin = match.end()
-    return found if begin >= end else [*found, (begin, end)]
-
-
-def tokens(text: str) -> np.ndarray:
-    """How many words, and characters of scripts without spaces, begin before each position of a text."""
-    return tokens_before(code_points(text), classes())
-
-
-def long_enough(places: list[tuple[int, int]], counts: np.ndarray, least: int) -> list[tuple[int, int]]:
-    """The places with at least so many tokens."""
-    return [(start, end) for start, end in places if counts[end] - counts[start] >= least]
-
-
-def identity(text: str, day: int) -> bytes:
-    """16 bytes that are equal for passages of one snapshot that differ in white space alone."""
-    return hashlib.blake2b(f"{day}\0{' '.join(text.split())}".encode(), digest_size=16).digest()
-
-
-def sentence_hash(text: str, day: int) -> int:
-    return xxhash.xxh3_64_intdigest(" ".join(text.split()).encode(), seed=day)
-
-
-def of_day(bands: np.ndarray, days: np.ndarray) -> np.ndarray:
-    """Band hashes, shape (n, bands), that never meet those of another snapshot's passages; `days` has shape (n,)."""
-    return bands ^ (days.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))[:, None]
 
 
 def cuts(text: str, passages: Sequence[Passage]) -> list[Passage]:

@@ -6,7 +6,7 @@ pieces of a run lie in a folder named by the run's content key: the same key mea
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,9 @@ def _gathered(chunks: Iterable[Chunk], buffered: int) -> Iterator[Chunk]:
         yield target, pa.concat_tables(waiting[target])
 
 
-def read_piece(store: Store, name: str, target: int) -> Iterator[pa.Table]:
+def read_piece(
+    store: Store, name: str, target: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
     """The rows of a piece that belong to a target, a batch at a time. Raises DataError when it is not finished."""
     status = read_status(store, name)
     if status is None:
@@ -78,13 +80,13 @@ def read_piece(store: Store, name: str, target: int) -> Iterator[pa.Table]:
     wanted = [number for number, owner in enumerate(status["groups"]) if owner == target]
     if wanted:
         with store.open(f"{name}.parquet") as stream:
-            yield from read_groups(stream, wanted)
+            yield from read_groups(stream, wanted, columns)
 
 
-def read_groups(stream: Any, groups: list[int]) -> Iterator[pa.Table]:
+def read_groups(stream: Any, groups: list[int], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Tables of the given row groups, a batch at a time."""
     with open_parquet(stream) as file:
-        for batch in read_batches(file, BATCH, groups=groups):
+        for batch in read_batches(file, BATCH, groups=groups, columns=columns):
             yield pa.Table.from_batches([batch])
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
+from pydantic import Field
 
 from tasks.corpus.manifest import DATE, Shard
 from tasks.corpus.storage import Store, open_store
@@ -21,7 +22,7 @@ SPREAD = 8  # parts that a run is cut into at least, so that several workers hav
 WORTH = 2_000  # … unless they would have fewer documents than this
 BYTES_A_DOCUMENT = 4096  # of memory in the most demanding step, with all intermediate copies
 REF_BITS = 40
-DOCUMENT, PARAGRAPH = "document", "paragraph"
+DOCUMENT, PARAGRAPH, SENTENCE = "document", "paragraph", "sentence"
 
 
 class EarlierPart(StrictModel):
@@ -43,7 +44,8 @@ class Plan(StrictModel):
     snapshot: str
     curation: dict[str, Any]
     parts: list[list[Shard]]
-    earlier: list[EarlierPart]
+    earlier: dict[str, list[EarlierPart]] = Field(default_factory=dict, description="level → parts of the index")
+    links: dict[str, str] = Field(default_factory=dict, description="level → folder of its links and candidates")
     takedowns: list[str]
     index: str = ""
 
@@ -66,26 +68,36 @@ class Run:
         return self.config.dedup.memory_budget << 20
 
     def parts(self, level: str) -> int:
-        """Number of parts of a level. Paragraphs are compared within their own snapshot."""
-        return len(self.plan.parts) + (len(self.plan.earlier) if level == DOCUMENT else 0)
+        """Number of parts of a level: the run's own, then those of the index."""
+        return len(self.plan.parts) + len(self.plan.earlier.get(level, ()))
+
+    def linked(self, level: str) -> Store:
+        """Where the members and candidates of a level lie. They depend on signals alone, and outlive this run."""
+        return open_store(self.plan.links.get(level, self.work))
 
     def dedup(self, level: str) -> DedupConfig:
         """The level's own threshold, in the configuration's other terms."""
         base = self.config.dedup
         if level == DOCUMENT or base.paragraphs is None:
             return base
-        return base.model_copy(update={"threshold": base.paragraphs.threshold})
+        own = {name: getattr(base.paragraphs, name) for name in ("threshold", "permutations")}
+        return base.model_copy(update=own)
 
-    def shards(self, part: int) -> list[Shard]:
+    def shards(self, part: int, level: str) -> list[Shard]:
+        earlier = self.earlier(part, level)
+        return earlier.shards if earlier else self.plan.parts[part]
+
+    def landing(self, part: int, level: str) -> str:
+        earlier = self.earlier(part, level)
+        return earlier.landing if earlier else self.plan.landing
+
+    def earlier(self, part: int, level: str) -> EarlierPart | None:
+        """The part of the index that a part is; None for one of the run's own."""
         own = len(self.plan.parts)
-        return self.plan.parts[part] if part < own else self.plan.earlier[part - own].shards
-
-    def landing(self, part: int) -> str:
-        own = len(self.plan.parts)
-        return self.plan.landing if part < own else self.plan.earlier[part - own].landing
+        return self.plan.earlier[level][part - own] if part >= own else None
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def load_run(work: str) -> Run:
     """The run whose work folder is at a URI."""
     plan = Plan.model_validate(orjson.loads(open_store(work).read(NAME)))

@@ -89,19 +89,3 @@ def shared_values(left: np.ndarray, right: np.ndarray) -> int:
         else:
             j += 1
     return shared
-
-
-@numba.njit(cache=True, nogil=True)
-def tokens_before(points: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """How many tokens begin before each position, shape (len(points) + 1,), int32.
-
-    Tokens are what shingles are made of: words, and code points of scripts without spaces.
-    """
-    out = np.zeros(len(points) + 1, dtype=np.int32)
-    inside = False
-    for position in range(len(points)):
-        kind = table[points[position]] & (WORD | UNSPACED)
-        begins = kind & UNSPACED != 0 or (kind == WORD and not inside)
-        out[position + 1] = out[position] + begins
-        inside = kind == WORD
-    return out

@@ -29,6 +29,25 @@ def signature(text: str, config: DedupConfig) -> np.ndarray:
     return minhash(_hashes(text, config), factors, offsets)
 
 
+def signatures(text: str, places: np.ndarray, config: DedupConfig) -> np.ndarray:
+    """MinHash signatures of pieces of a text at `places`, shape (n, 2), in code points: shape (n, permutations).
+
+    Each is what `signature` gives for the piece alone.
+    """
+    out = np.empty((len(places), config.permutations), dtype=np.uint32)
+    points = folded_points(text) if len(places) else None
+    for number, (start, end) in enumerate(places.tolist()):
+        if points is None or len(points) != len(text):  # a letter that folds to several has moved the places
+            out[number] = signature(text[start:end], config)
+            continue
+        found = shingle_hashes(points[start:end], classes(), config.words, config.characters)
+        if len(found):
+            out[number] = minhash(found, *_permutations(config.permutations, config.seed))
+        else:
+            out[number] = signature(text[start:end], config)
+    return out
+
+
 def _hashes(text: str, config: DedupConfig) -> np.ndarray:
     """Shingle hashes, case-folded, repeats included.
 

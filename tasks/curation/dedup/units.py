@@ -48,11 +48,11 @@ def band_hashes(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
     return out ^ (out >> np.uint64(32))
 
 
-def packed(bands: np.ndarray) -> pa.Array:
-    """Band hashes as a binary column."""
-    width = bands.shape[1] * 8
-    buffer = pa.py_buffer(np.ascontiguousarray(bands).tobytes())
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(bands), [None, buffer]).cast(pa.binary())
+def packed(values: np.ndarray) -> pa.Array:
+    """The rows of an array, shape (n, m), as a binary column."""
+    width = values.shape[1] * values.itemsize
+    buffer = pa.py_buffer(np.ascontiguousarray(values).tobytes())
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), [None, buffer]).cast(pa.binary())
 
 
 def unpacked(column: pa.ChunkedArray, bands: int) -> np.ndarray:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tasks.curation.config import DedupConfig
 from tasks.curation.dedup.candidates import CANDIDATES
 from tasks.curation.dedup.pieces import Chunk, read_piece, read_status, write_piece
-from tasks.curation.dedup.plan import REF_BITS, load_run
+from tasks.curation.dedup.plan import REF_BITS, Run, load_run
 from tasks.curation.dedup.shingles import bands_and_rows
 from tasks.curation.dedup.units import in_order, unpacked
 from tasks.curation.dedup.walk_kernels import count_shingles, walk
@@ -72,12 +72,7 @@ def decide(part: int, work: str, level: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"cut_short": 0, "clusters": {}, "units": 0}
     parts = run.parts(level)
     with tempfile.TemporaryFile(prefix="athanor-") as scratch:
-        pieces = (
-            table
-            for other in range(parts)
-            for table in read_piece(run.store, f"{level}/candidates/{other:05d}", part)
-        )
-        units, offsets, sizes = _spooled(pieces, scratch, run.budget)
+        units, offsets, sizes = _only_present(*_spooled(_candidates(run, level, part), scratch, run.budget))
         order = in_order(units.append_column("number", pa.array(np.arange(units.num_rows))), "label")
         permutation = order["number"].to_numpy()
         spool = Spool(scratch.fileno(), offsets[permutation], sizes[permutation])
@@ -87,9 +82,25 @@ def decide(part: int, work: str, level: str) -> dict[str, Any]:
         )
 
 
+def _candidates(run: Run, level: str, part: int) -> Iterator[pa.Table]:
+    """The candidates of this part's components, and whether they take part: all do where no run says otherwise."""
+    for other in range(run.parts(level)):
+        present = None
+        if run.plan.links:
+            masks = read_piece(run.store, f"{level}/present/{other:05d}", part)
+            present = np.concatenate([np.empty(0, bool), *(mask["present"].to_numpy() for mask in masks)])
+        first = 0
+        for table in read_piece(run.linked(level), f"{level}/candidates/{other:05d}", part):
+            last = first + table.num_rows
+            here = np.ones(table.num_rows, bool) if present is None else present[first:last]
+            yield table.append_column("present", pa.array(here))
+            first = last
+
+
 def _spooled(pieces: Iterator[pa.Table], file: BinaryIO, budget: int) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """The units of the pieces without their shingle sets, which go to the file; their places there and sizes."""
-    units = [CANDIDATES.remove(CANDIDATES.get_field_index("shingles")).empty_table()]
+    schema = CANDIDATES.remove(CANDIDATES.get_field_index("shingles")).append(pa.field("present", pa.bool_()))
+    units = [schema.empty_table()]
     sizes: list[np.ndarray] = []
     count = 0
     for table in pieces:
@@ -113,12 +124,22 @@ def _spooled(pieces: Iterator[pa.Table], file: BinaryIO, budget: int) -> tuple[p
     return pa.concat_tables(units), np.concatenate([[0], np.cumsum(found)[:-1]]) if len(found) else found, found
 
 
+def _only_present(units: pa.Table, offsets: np.ndarray, sizes: np.ndarray) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+    """Those that take part, each with its shingle set, which any of its copies may carry."""
+    keys = list(zip(units["label"].to_pylist(), units["identity"].to_pylist(), strict=True))
+    carrier = {key: number for number, key in enumerate(keys) if sizes[number]}
+    present = units["present"].to_numpy()
+    for number in np.flatnonzero(present & (sizes == 0)).tolist():
+        offsets[number], sizes[number] = offsets[carrier[keys[number]]], sizes[carrier[keys[number]]]
+    return units.filter(units["present"]).drop_columns(["present"]), offsets[present], sizes[present]
+
+
 def _losers(
     units: pa.Table, spool: Spool, config: DedupConfig, budget: int, parts: int, facts: dict[str, Any]
 ) -> Iterator[Chunk]:
     """Chunks of DECIDED by owner part. `units` are sorted by component and total order."""
     facts["units"] = units.num_rows
-    leaders, leader_of = _by_identity(units, spool)
+    leaders, leader_of = _by_identity(units)
     twin, similarity = _decide_leaders(units, spool, leaders, config, budget, facts)
     number = np.arange(units.num_rows)
     lost = twin[leader_of] >= 0
@@ -147,16 +168,12 @@ def _losers(
         yield part, table.filter(pa.array(owner == part))
 
 
-def _by_identity(units: pa.Table, spool: Spool) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the first unit of each identity, ascending, and for every unit its first. Moves the shingle set of an
-    identity, which any of its copies may carry, to the first."""
+def _by_identity(units: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the first unit of each identity, ascending, and for every unit its first."""
     first: dict[tuple[int, bytes], int] = {}
     leader_of = np.empty(units.num_rows, dtype=np.int64)
     for number, key in enumerate(zip(units["label"].to_pylist(), units["identity"].to_pylist(), strict=True)):
-        leader = first.setdefault(key, number)
-        leader_of[number] = leader
-        if spool.sizes[leader] == 0:
-            spool.sizes[leader], spool.offsets[leader] = spool.sizes[number], spool.offsets[number]
+        leader_of[number] = first.setdefault(key, number)
     return np.array(sorted(first.values()), dtype=np.int64), leader_of
 
 

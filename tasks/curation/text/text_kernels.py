@@ -32,7 +32,7 @@ class TextCounts(NamedTuple):
     hash_signs: int
     breaks: int  # line breaks
     ellipses: int  # `...` without overlap, and `…`
-    sentences: int
+    sentences: int  # the end of a line ends one, too
     letters: int
     unspaced: int  # letters of scripts without spaces
     lines: int
@@ -122,6 +122,7 @@ def _characters(points, table, out):  # type: ignore[no-untyped-def]
     """Fills the counts that ask for one character at a time."""
     alphanumeric = spaces = digits = parentheses = brackets = hash_signs = breaks = ellipses = sentences = dots = 0
     letters = unspaced = 0
+    begun = False  # a sentence: something that can be read since the last one ended
     for position in range(len(points)):
         point = points[position]
         kind = table[point]
@@ -133,15 +134,20 @@ def _characters(points, table, out):  # type: ignore[no-untyped-def]
         parentheses += point == 40 or point == 41 or point == 0xFF08 or point == 0xFF09
         brackets += point == 123
         hash_signs += point == 35
-        breaks += point == 10
+        begun = begun or (kind & ALPHANUMERIC) != 0
+        if point == 10:
+            breaks += 1
+            sentences, begun = sentences + begun, False
         if kind & TERMINAL:
-            sentences += _ends_sentence(points, table, position)
+            if begun and _ends_sentence(points, table, position):
+                sentences, begun = sentences + 1, False
             ellipses += point == ELLIPSIS
             dots = dots + 1 if point == 46 else 0
             if dots == 3:
                 ellipses, dots = ellipses + 1, 0
         else:
             dots = 0
+    sentences += begun
     out[:9] = (alphanumeric, spaces, digits, parentheses, brackets, hash_signs, breaks, ellipses, sentences)
     out[9:11] = letters, unspaced
 
