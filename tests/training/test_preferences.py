@@ -180,7 +180,8 @@ def test_figures_and_the_gate(tmp_path):
     found = read_json(where)
     assert (found["records"], found["pairs"], found["unfit_records"], found["alpha"]) == (80, 80, 1, 1.0)
     assert run_gate("preferences", {"metrics": where}, str(tmp_path / "gate")).passed
-    for name, value, verdict in (("alpha", None, "warning"), ("alpha", 0.1, "refused"), ("unfit_share", 0.2, "refused")):
+    worse = (("alpha", None, "warning"), ("alpha", 0.1, "refused"), ("unfit_share", 0.2, "refused"))
+    for name, value, verdict in worse:
         write_json(where, found | {name: value})
         assert run_gate("preferences", {"metrics": where}, str(tmp_path / "gate")).verdict == verdict
 

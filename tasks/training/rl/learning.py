@@ -111,12 +111,11 @@ class Learner:
         for update in range(config.updates):
             changed, sums = self.update(done, np.random.default_rng([config.seed, step, update]), rate)
         after_update = time.monotonic()
-        tokens = float(done.mask.sum())
+        chosen, answered = float(done.mask.sum()), len(done.answers)
         divergence = kl_estimate(done.old, done.reference, config.kl.estimator)[done.mask].double().sum().item()
         first = kl_estimate(done.old, done.reference, "k1")[done.mask].double().sum().item()
-        count = len(done.answers)
         totals = engine.sum(
-            tokens, count, divergence, first, float(done.reward.sum()), float(done.reward.square().sum()),
+            chosen, answered, divergence, first, float(done.reward.sum()), float(done.reward.square().sum()),
             sum(not answer.ended for answer in done.answers), *done.raw.sum(0),
             sum(len(p.ids) for p in done.prompts), *(sums[name] for name in SUMS),
         )  # fmt: skip
