@@ -16,6 +16,7 @@ from tasks.training.context import Context
 from tasks.training.data import Batch, collate_tight
 from tasks.training.data import Sequence as Row
 from tasks.training.engine import Engine
+from tasks.training.job import EVENTS
 from tasks.training.losses import IGNORED
 from tasks.training.recipe import RlhfStage
 from tasks.training.rl.advantages import gae, group_advantages, whitened
@@ -26,7 +27,9 @@ from tasks.training.rl.policy_loss import clipped_policy_loss, clipped_value_los
 from tasks.training.rl.prompts import Prompt, PromptOrder
 from tasks.training.rl.rollout import Answer, Sampler
 from tasks.training.rl.scoring import Scorer
+from tasks.training.rl.symptoms import repeated_share, reward_symptoms
 from tasks.training.schedule import learning_rate
+from tasks.training.symptoms import RUNBOOK
 
 
 @dataclass
@@ -86,6 +89,7 @@ class Learner:
             self._check(record)
             if step % self.config.checkpoint_every == 0 or step == self.config.steps:
                 self.checkpoints.save(step, {"kl": self.kl.state(), "normaliser": self.normaliser.state()})
+                self._report_symptoms()
         self.checkpoints.wait()
         torch.distributed.barrier()
 
@@ -98,6 +102,15 @@ class Learner:
                 f"round {record['step']}: the policy is {record['kl']:.3g} nats a token from its reference, more than "
                 f"kl.bound {self.config.kl.bound:g}; raise kl.coefficient, set kl.target, or lower the learning rate"
             )
+
+    def _report_symptoms(self) -> None:
+        """Report the symptoms that the run shows by now, each once."""
+        if self.context.first:
+            known = {line["event"] for line in self.context.lines(EVENTS)}
+            for found in reward_symptoms(self.context.lines("progress.jsonl"), self.config):
+                if found.event not in known:
+                    evidence = {"step": found.step, **found.evidence, "remedy": found.remedy}
+                    self.context.event(found.event, **evidence, runbook=f"{RUNBOOK}#{found.event}")
 
     def take(self, step: int) -> dict[str, Any]:
         """Take round `step` (from 0). Returns its line of progress."""
@@ -117,10 +130,13 @@ class Learner:
         totals = engine.sum(
             chosen, answered, divergence, first, float(done.reward.sum()), float(done.reward.square().sum()),
             sum(not answer.ended for answer in done.answers), *done.raw.sum(0),
-            sum(len(p.ids) for p in done.prompts), *(sums[name] for name in SUMS),
+            repeated_share([answer.ids for answer in done.answers]) * answered,
+            *np.histogram(done.reward, HISTOGRAM)[0], sum(len(p.ids) for p in done.prompts),
+            *(sums[name] for name in SUMS),
         )  # fmt: skip
         tokens, count, divergence, first, reward, squares, unended, *rest = totals
-        raw, (asked, *losses) = rest[: len(config.rewards)], rest[len(config.rewards) :]
+        raw, (repeated, *rest) = rest[: len(config.rewards)], rest[len(config.rewards) :]
+        histogram, (asked, *losses) = rest[: len(HISTOGRAM) - 1], rest[len(HISTOGRAM) - 1 :]
         named = dict(zip(SUMS, losses, strict=True))
         self.kl.update(first / count, int(count))
         return {
@@ -136,6 +152,8 @@ class Learner:
             "rewards": {name: value / count for name, value in zip(config.rewards, raw, strict=True)},
             "normalised_reward": reward / count,
             "normalised_deviation": max(0.0, squares / count - (reward / count) ** 2) ** 0.5,
+            "reward_histogram": [int(number) for number in histogram],  # of normalised ones, see HISTOGRAM
+            "repeated_share": repeated / count,
             "kl": divergence / tokens,
             "kl_coefficient": self.kl.coefficient,
             "entropy": named["entropy"] / tokens,
@@ -272,6 +290,7 @@ class Learner:
         return collate_tight(sequences, self.tokenizer.pad_token_id)
 
 
+HISTOGRAM = [-np.inf, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, np.inf]  # edges of normalised rewards
 SUMS = ("loss", "policy_loss", "value_loss", "entropy", "ratio", "clipped")  # over tokens, of an update
 
 
