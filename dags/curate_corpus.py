@@ -16,22 +16,19 @@ One run curates one **snapshot**: the shards that landed on one date.
 with `airflow backfill create --dag-id curate_corpus --from-date … --to-date …`. Started by hand, the form picks the
 snapshot.
 
-**When a group fails:** its log names the shard and the remedy. Repair the cause, clear the red square: finished shards
-are not computed again.
+**When a group fails:** its log names the shard and the remedy, and so does the *Athanor* page. Repair the cause, then
+clear the red square, or start `repair_shards`: finished shards are not computed again. With
+`ATHANOR_FAILED_BUDGET=0.005` a run goes on without one shard of 200, says so everywhere, and is repaired later.
 """
 
 from typing import Any
 
-from airflow.sdk import DAG, CronPartitionTimetable, Metadata, Param, get_current_context, task
+from airflow.sdk import DAG, CronPartitionTimetable, Param, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from dags import policies
-from dags.assets import CURATED_CORPUS
-from plugins.operators import GateOperator, progress_reporter
+from dags.curation_tasks import announce, cluster_duplicates, compute_signals, gate, publish, write_verdicts
 from tasks.settings import settings
-
-# The grid names each mapped task by its group. Mapped tasks take no documentation from their docstring, hence doc_md.
-GROUP = "{{ task.op_kwargs['group'] }}"
 
 with DAG(
     dag_id="curate_corpus",
@@ -57,7 +54,6 @@ with DAG(
     def choose_snapshot() -> dict[str, str]:
         """The snapshot of the form, else of the run's partition, else the newest one."""
         from plugins import inputs
-        from tasks.corpus.storage import join
 
         config, context = settings(), get_current_context()
         wanted, partition = context["params"]["snapshot"], context["dag_run"].partition_key
@@ -67,13 +63,7 @@ with DAG(
             if wanted or not partition:
                 raise  # a person asked for it
             raise AirflowSkipException(str(nothing)) from None
-        return {
-            "snapshot": snapshot,
-            "landing": landing,
-            "output": join(config.store, "corpus", snapshot),
-            # A folder without dates is read as a whole each time: its documents are no duplicates of themselves.
-            "index": join(config.store, "index") if landing.rstrip("/").endswith(f"/{snapshot}") else "",
-        }
+        return {"snapshot": snapshot, "landing": landing, **inputs.places(snapshot, landing, config)}
 
     @task(**policies.CURATION)
     def inventory(snapshot: str, landing: str, output: str) -> list[str]:
@@ -85,66 +75,6 @@ with DAG(
         get_current_context()["ti"].xcom_push("manifest", listed["manifest"])
         return listed["groups"]
 
-    @task(
-        map_index_template=GROUP,
-        doc_md="Read every document of the group once and store its signals.",
-        **policies.CURATION_GROUP,
-    )
-    def compute_signals(output: str, group: str) -> dict[str, Any]:
-        """Read every document of the group once and store its signals."""
-        from tasks.curation import steps
-
-        config = settings()
-        return steps.compute_signals(
-            output,
-            group,
-            workers=config.workers,
-            scheduler=config.dask_scheduler,
-            on_progress=progress_reporter(),
-        )
-
-    @task(**policies.CURATION)
-    def cluster_duplicates(output: str, index: str) -> dict[str, Any]:
-        """Find exact and near duplicates over the whole snapshot, and of survivors of earlier ones in the index."""
-        from tasks.curation import steps
-
-        config = settings()
-        return steps.cluster_duplicates(
-            output, index=index or None, workers=config.workers, scheduler=config.dask_scheduler
-        )
-
-    @task(
-        map_index_template=GROUP,
-        doc_md="Decide on every document of the group and write the curated text.",
-        **policies.CURATION_GROUP,
-    )
-    def write_verdicts(output: str, group: str) -> dict[str, Any]:
-        """Decide on every document of the group and write the curated text."""
-        from tasks.curation import steps
-
-        config = settings()
-        return steps.write_verdicts(
-            output,
-            group,
-            workers=config.workers,
-            scheduler=config.dask_scheduler,
-            on_progress=progress_reporter(),
-        )
-
-    @task(multiple_outputs=True, **policies.CURATION)
-    def publish(output: str) -> dict[str, Any]:
-        """Check conservation over all shards, write the report, seal the corpus."""
-        from tasks.curation import steps
-
-        return steps.publish(output)
-
-    @task(outlets=[CURATED_CORPUS], **policies.BOOKKEEPING)
-    def announce(snapshot: str, corpus: str, published: dict[str, Any]) -> Any:
-        """Update the asset; the event's partition is the snapshot's date, however the run was started."""
-        get_current_context()["outlet_events"][CURATED_CORPUS].add_partitions(snapshot)
-        facts = {key: value for key, value in published.items() if isinstance(value, int | float | str)}
-        yield Metadata(CURATED_CORPUS, extra={"snapshot": snapshot, "corpus": corpus, **facts})
-
     chosen: Any = choose_snapshot()
     output = chosen["output"]
     groups = inventory(chosen["snapshot"], chosen["landing"], output)
@@ -152,12 +82,6 @@ with DAG(
     clusters = cluster_duplicates(output, chosen["index"])
     verdicts = write_verdicts.partial(output=output).expand(group=groups)
     published: Any = publish(output)
-    gate = GateOperator(
-        task_id="gate",
-        contract="curated",
-        subject={"corpus": output},
-        key=published["hash"],
-        **policies.GATE,
-    )
-    signals >> clusters >> verdicts >> published >> gate
-    gate >> announce(chosen["snapshot"], output, published)
+    held = gate(output, published)
+    signals >> clusters >> verdicts >> published >> held
+    held >> announce(chosen["snapshot"], output, published)

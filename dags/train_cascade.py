@@ -144,6 +144,7 @@ def choose_inputs(recipe: str) -> dict[str, Any]:
 def evaluate(trained: dict[str, Any]) -> dict[str, Any]:
     """Measure the artifact on held-out data; metrics.json in the store is what the gate reads."""
     from tasks.corpus.storage import join
+    from tasks.evaluation.report import report_uri
     from tasks.evaluation.stages import evaluate_stage
     from tasks.training.plan import StageSpec
 
@@ -153,6 +154,7 @@ def evaluate(trained: dict[str, Any]) -> dict[str, Any]:
         "metrics": {key: value for key, value in metrics.items() if isinstance(value, int | float | str)},
         "subject": {"metrics": where, "tokens": trained["artifact"]},
         "hash": trained["hash"],
+        "report": report_uri(settings().store, trained["hash"]),
     }
 
 

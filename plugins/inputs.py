@@ -31,6 +31,33 @@ def choose_snapshot(landing: str, wanted: str | None) -> tuple[str, str]:
     return snapshot, available[snapshot]
 
 
+def places(snapshot: str, landing: str, config: Settings) -> dict[str, str]:
+    """Where a snapshot's corpus goes, and the index of earlier ones that it is compared with: {"output", "index"}."""
+    # A folder without dates is read as a whole each time: its documents are no duplicates of themselves.
+    dated = landing.rstrip("/").endswith(f"/{snapshot}")
+    return {
+        "output": join(config.store, "corpus", snapshot),
+        "index": join(config.store, "index") if dated else "",
+    }
+
+
+def choose_repair(params: Mapping[str, Any], config: Settings) -> dict[str, Any]:
+    """What `repair_shards` works on: a snapshot's places and the plan of its repair. Raises DataError."""
+    from tasks.corpus.manifest import NAME, read_manifest
+    from tasks.corpus.storage import exists
+    from tasks.curation.repair import corpus_hash, plan_repair
+
+    snapshot = params["snapshot"]
+    output = join(config.store, "corpus", snapshot)
+    if not exists(join(output, NAME)):
+        raise DataError(f"{output}: snapshot {snapshot} was never curated; run curate_corpus for it")
+    before = corpus_hash(output) or ""
+    chosen = {name: params[name] for name in ("groups", "pattern", "only_failed")}
+    plan = plan_repair(output, **chosen)
+    landing = read_manifest(output).landing
+    return {"snapshot": snapshot, "before": before, **places(snapshot, landing, config), **plan}
+
+
 def choose_inputs(
     recipe_name: str, params: Mapping[str, Any], events: Sequence[Any], config: Settings
 ) -> dict[str, Any]:

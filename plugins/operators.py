@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -26,6 +27,15 @@ class JobLost(AthanorError):
     """The job's process group is gone and left no exit record; the next try resumes from the last checkpoint."""
 
 
+class PageLink(BaseOperatorLink):
+    """The run on the Athanor page (plugins/page), with its curves, shards and artifacts."""
+
+    name = "Athanor"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return f"/athanor/page/#/runs/{quote(ti_key.dag_id, safe='')}/{quote(ti_key.run_id, safe='')}"
+
+
 class TrainStageOperator(BaseOperator):
     """Plan a stage, submit its job, wait deferred, seal the result.
 
@@ -38,6 +48,7 @@ class TrainStageOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("inputs", "upstream")
+    operator_extra_links = (PageLink(),)
     ui_color = "#d9e8c5"
 
     def __init__(
@@ -145,7 +156,7 @@ class GateOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("subject", "key")
-    operator_extra_links = (GateReportLink(),)
+    operator_extra_links = (GateReportLink(), PageLink())
     ui_color = "#f5e0b7"
 
     def __init__(self, *, contract: str, subject: Any, key: Any, **kwargs: Any) -> None:

@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     workers: int = Field(2, ge=1, description="Dask worker processes of one task on the embedded default")
     dask_scheduler: str | None = Field(None, description="address of a running Dask scheduler, e.g. tcp://host:8786")
     max_groups: int = Field(64, ge=1, le=256, description="most map indices of one mapped task")
+    failed_budget: float = Field(0.0, ge=0, lt=1, description="share of a run's shards that may fail and be left out")
+    hosts: str = Field("", description="addresses of the hosts that train together, by commas; the first is this one")
     airflow_port: int = Field(8080, ge=1, le=65535, description="wished port of the Airflow UI")
     recipe: str = Field("tiny", description="name of a recipe in data_contracts/recipes, or a path")
     curation: str = Field("default", description="name of a file in data_contracts/curation, or a path")

@@ -42,6 +42,7 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str]) -> 
         "ATHANOR_STORE": settings.store,
         "ATHANOR_WORKERS": str(settings.workers),
         "ATHANOR_MAX_GROUPS": str(settings.max_groups),
+        "ATHANOR_FAILED_BUDGET": str(settings.failed_budget),
         "ATHANOR_RECIPE": settings.recipe,
         "ATHANOR_CURATION": settings.curation,
         "AIRFLOW_HOME": str(folder),

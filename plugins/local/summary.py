@@ -34,6 +34,8 @@ def corpus_lines(report: Mapping[str, Any]) -> list[str]:
     lines += [f"    {count['documents']:7,}  {rule}" for rule, count in reasons[:MOST_REASONS]]
     if len(reasons) > MOST_REASONS:
         lines.append(f"             … and {len(reasons) - MOST_REASONS} more rules; a document may fail several")
+    left_out = report.get("left_out", [])
+    lines += [f"  left out     {shard}: failed, within the budget; repair_shards" for shard in left_out[:5]]
     lines += [
         f"  problem      {problem['shard']}: {problem['what']}; {problem['remedy']}"
         for problem in report.get("problems", [])[:5]
@@ -62,6 +64,9 @@ def place_lines(settings: Settings, snapshot: str, curated: Results, trained: Re
         if task_id.split(".")[-1].startswith("gate") and result
     ]
     lines += [f"gate         {gate['contract']:13} {gate['verdict']:8} {gate['report']}" for gate in gates]
+    for task_id, results in trained.items():
+        if task_id.endswith(".evaluate") and results and results[-1] and "report" in results[-1]:
+            lines.append(f"report       {task_id.removesuffix('.evaluate'):22} {results[-1]['report']}")
     return lines
 
 

@@ -8,6 +8,7 @@ from tasks.corpus.registry import promote
 from tasks.corpus.storage import join
 from tasks.errors import AthanorError, DataError
 from tasks.evaluation.preferences import measure_preferences
+from tasks.evaluation.report import report_uri
 from tasks.evaluation.stages import evaluate_stage
 from tasks.gates.gate import require, run_gate
 from tasks.training.job import submit
@@ -80,7 +81,9 @@ def run_stage(spec: StageSpec, tell: Tell = print) -> dict[str, Any]:
         raise AthanorError(f"stage '{spec.stage}' {status.state}: {status.message}")
     metrics = evaluate_stage(spec)
     tell(f"{spec.stage}: {metrics['measure']}: {metrics['before']:.4f} → {metrics['after']:.4f}")
-    where = join(spec.store, "evaluations", read_artifact(spec.artifact).hash, "metrics.json")
+    made = read_artifact(spec.artifact).hash
+    tell(f"{spec.stage}: report {report_uri(spec.store, made)}")
+    where = join(spec.store, "evaluations", made, "metrics.json")
     _gate(spec, CONTRACTS.get(spec.kind, spec.kind), {"metrics": where, "tokens": spec.artifact}, tell)
     return metrics
 

@@ -36,6 +36,15 @@ class Shard(StrictModel):
         folders = [folder for folder in self.key.split("/")[:-1] if not DATE.fullmatch(folder)]
         return folders[0] if folders else "unknown"
 
+    def identified(self, seen: Counter[str]) -> "Shard":
+        """With `id` and `occurrence` after the shards that were `seen` before it."""
+        # A file that cannot be read has no content to be known by; its path has to do.
+        identity = self.checksum[:16] or "x" + hashlib.blake2b(self.key.encode(), digest_size=8).hexdigest()
+        occurrence = seen[identity]
+        seen[identity] += 1
+        name = f"{identity}-{occurrence}" if occurrence else identity
+        return self.model_copy(update={"id": name, "occurrence": occurrence})
+
 
 class Manifest(StrictModel):
     """`manifest.json`. Later steps read the configuration from here, and not from files that may change meanwhile."""
@@ -70,20 +79,9 @@ def take_inventory(landing: str, snapshot: str, curation: dict[str, Any], max_gr
     seen: Counter[str] = Counter()
     shards = []
     for number, (entry, checksum) in enumerate(zip(entries, checksums, strict=True)):
-        # A file that cannot be read has no content to be known by; its path has to do.
-        identity = checksum[:16] or "x" + hashlib.blake2b(entry.key.encode(), digest_size=8).hexdigest()
-        occurrence = seen[identity]
-        seen[identity] += 1
-        shards.append(
-            Shard(
-                id=f"{identity}-{occurrence}" if occurrence else identity,
-                key=entry.key,
-                size=entry.size,
-                checksum=checksum,
-                occurrence=occurrence,
-                group=_group_name(number * count // len(entries), count),
-            )
-        )
+        group = _group_name(number * count // len(entries), count)
+        shard = Shard(id="", key=entry.key, size=entry.size, checksum=checksum, group=group)
+        shards.append(shard.identified(seen))
     return Manifest(snapshot=snapshot, landing=store.uri, curation=curation, shards=shards)
 
 

@@ -34,27 +34,52 @@ def promote(
     to: Pointer = "candidate",
     *,
     expected_released: str | None = None,
+    by: str = "",
+    why: str = "",
 ) -> dict[str, Any]:
     """Point `candidate` or `released` of a line at an artifact; returns the new registry.
 
-    `expected_released` is the hash the caller built upon: when another model has been released since, DataError is
-    raised and nothing changes. The same pointer set twice is recorded once.
+    `expected_released` is the hash the caller built upon, empty for none: when another model has been released since,
+    DataError is raised and nothing changes. `by` and `why` go on record. The same pointer set twice is recorded once.
     """
     artifact = read_artifact(artifact_uri)
     entry = {"uri": artifact_uri, "hash": artifact.hash}
     store = open_store(join(store_uri, "registry"))
     while True:
         before, registry = _read(store_uri, line)
-        released = (registry["released"] or {}).get("hash")
+        released = (registry["released"] or {}).get("hash", "")
         if expected_released is not None and released != expected_released:
             raise DataError(
-                f"{line}: built upon released model {expected_released[:12]}, but {str(released)[:12]} has been "
-                "released since; rebase the candidate on it and run its gates again"
+                f"{line}: built upon released model {expected_released[:12] or 'none'}, but {released[:12] or 'none'} "
+                "has been released since; rebase the candidate on it and run its gates again"
             )
         if registry[to] == entry:
             return registry
         registry[to] = entry
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        registry["history"] = [*registry["history"], {"pointer": to, "at": when, **entry}]
+        said = {"by": by, "why": why} if by else {}
+        registry["history"] = [*registry["history"], {"pointer": to, "at": when, **entry, **said}]
         if store.compare_and_swap(f"{line}.json", before, to_json(registry)):
             return registry
+
+
+def roll_back(store_uri: str, line: str, *, expected_released: str, by: str, why: str) -> dict[str, Any]:
+    """Release the model again that was released before `expected_released`; returns the new registry.
+
+    Raises DataError when there is none, or when another model than the expected one is released by now.
+    """
+    stack: list[dict[str, Any]] = []  # what was released in turn; to release an old one again is to go back to it
+    for item in read_registry(store_uri, line)["history"]:
+        if item["pointer"] == "released":
+            known = [number for number, other in enumerate(stack) if other["hash"] == item["hash"]]
+            stack = stack[: known[0] + 1] if known else [*stack, item]
+    if len(stack) < 2:
+        raise DataError(f"{line}: no model was released before {expected_released[:12]}; nothing to go back to")
+    uri = stack[-2]["uri"]
+    return promote(store_uri, line, uri, to="released", expected_released=expected_released, by=by, why=why)
+
+
+def model_lines(store_uri: str) -> list[str]:
+    """Names of the model lines that have a registry file."""
+    entries = open_store(join(store_uri, "registry")).list()
+    return sorted(entry.key.removesuffix(".json") for entry in entries if entry.key.endswith(".json"))

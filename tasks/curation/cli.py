@@ -12,6 +12,7 @@ def register(app: typer.Typer) -> None:
     from tasks.curation.dedup import index_cli
 
     app.command()(curate)
+    app.command()(repair)
     app.command()(why)
     app.command()(recut)
     app.command()(report)
@@ -33,15 +34,7 @@ def curate(
     """Deduplicate and filter raw shards, with a verdict for every document. Finished work is reused."""
     from tasks.corpus.manifest import DATE
     from tasks.curation.cluster import dask_client
-    from tasks.curation.steps import (
-        cluster_duplicates,
-        compute_signals,
-        inventory,
-        publish,
-        snapshots,
-        whole_run,
-        write_verdicts,
-    )
+    from tasks.curation.steps import inventory, snapshots, whole_run
     from tasks.errors import ConfigError
     from tasks.settings import settings
 
@@ -57,15 +50,52 @@ def curate(
     plan = inventory(input, output, date, curation=chosen.curation, max_groups=chosen.max_groups)
     _say(f"{plan['shards']} shards, {plan['bytes'] / 1e6:.1f} MB, snapshot {date}")
     with whole_run(output, plan["work"]), dask_client(chosen.workers, chosen.dask_scheduler):
-        for group in plan["groups"]:
-            compute_signals(output, group, on_progress=_Meter("signals"))
-        clusters = cluster_duplicates(output, index=index)
-        found = sum(clusters["duplicates"].values())
-        _say(f"duplicates: {found} of {clusters['documents']} documents that pass every rule")
-        for group in plan["groups"]:
-            write_verdicts(output, group, on_progress=_Meter("verdicts"))
-        publish(output)
+        _carry_out(output, plan["groups"], plan["groups"], index, chosen.failed_budget)
     _summary(output)
+
+
+def _carry_out(
+    output: str, groups: list[str], all_groups: list[str], index: str | None, budget: float
+) -> dict[str, Any]:
+    """The steps after the inventory; how many shards were computed and how many texts rewritten, and the hash."""
+    from tasks.curation.steps import cluster_duplicates, compute_signals, publish, write_verdicts
+
+    measured = [compute_signals(output, group, on_progress=_Meter("signals"), budget=budget) for group in groups]
+    clusters = cluster_duplicates(output, index=index, budget=budget)
+    found = sum(clusters["duplicates"].values())
+    _say(f"duplicates: {found} of {clusters['documents']} documents that pass every rule")
+    decided = [write_verdicts(output, group, on_progress=_Meter("verdicts")) for group in all_groups]
+    return {
+        "computed": sum(group["shards"] - group["reused"] for group in measured),
+        "rewritten": sum(group["rewritten"] for group in decided),
+        "after": publish(output)["hash"],
+    }
+
+
+def repair(
+    output: Annotated[str, typer.Option(help="output folder of a curation run")],
+    reason: Annotated[str, typer.Option(help="what was wrong and what was done about it; goes on record")],
+    group: Annotated[list[str] | None, typer.Option(help="only shards of this group; may be given again")] = None,
+    pattern: Annotated[str, typer.Option(help="only shards whose path fits, e.g. 'web/part-0*'")] = "",
+    finished_too: Annotated[bool, typer.Option("--finished-too", help="compute finished shards again as well")] = False,
+    index: Annotated[str | None, typer.Option(help="the index that the run was given")] = None,
+) -> None:
+    """Compute the signals of failed shards again, after their cause was mended, and publish again."""
+    from getpass import getuser
+
+    from tasks.curation.cluster import dask_client
+    from tasks.curation.repair import corpus_hash, plan_repair, record_repair
+    from tasks.settings import settings
+
+    chosen, before = settings(), corpus_hash(output) or ""
+    plan = plan_repair(output, groups=group or (), pattern=pattern, only_failed=not finished_too)
+    with dask_client(chosen.workers, chosen.dask_scheduler):
+        done = _carry_out(output, plan["groups"], plan["all_groups"], index, chosen.failed_budget)
+    facts = {"by": getuser(), "reason": reason, "before": before, **done}
+    run = f"shell {time.time():.3f}"
+    record = record_repair(output, run, shards=plan["shards"], replaced=plan["replaced"], **facts)
+    _summary(output)
+    typer.echo(f"{done['computed']} shards computed again, {done['rewritten']} texts rewritten; record: {record}")
 
 
 class _Meter:
@@ -97,6 +127,8 @@ def _summary(output: str) -> None:
         first = "" if problem["row"] is None else f" ({problem['rows']} rows, the first is row {problem['row']})"
         typer.echo(f"  to mend: {problem['shard']}{first}: {problem['what']}")
         typer.echo(f"           {problem['remedy']}")
+    for shard in report.get("left_out", [])[:10]:
+        typer.echo(f"  left out: {shard} failed; it is in the log, and `python -m tasks repair` computes it again")
     typer.echo(f"report: {join(output, 'report.json')}")
 
 

@@ -18,6 +18,13 @@ from tasks.settings import REPOSITORY
 
 NO_WORKERS = 120.0  # seconds without a worker after which a step fails; workers of a busy machine start slowly
 PRELOAD = ["tasks.curation.dask_preload"]
+# Dask's processes look at themselves up to a hundred times a second, which costs more than short steps do.
+CALM = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__WORKER__MEMORY__MONITOR_INTERVAL": "500ms",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "500ms",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "5s",
+}
 Item = TypeVar("Item")
 _active: ContextVar[Client | None] = ContextVar("dask_client", default=None)
 
@@ -39,6 +46,8 @@ def dask_client(workers: int, scheduler: str | None = None) -> Iterator[Client]:
         return
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *(part for part in path if part)])
+    for name, value in CALM.items():
+        os.environ.setdefault(name, value)
     lost = False
     cluster = SubprocessCluster(
         n_workers=workers,

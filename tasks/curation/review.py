@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 PAGE = "review.html"
-COLUMNS = ("doc_id", "source", "language", "row", "verdict", "reasons", "level", "raw_bytes", "spans")
+COLUMNS = (
+    *("doc_id", "source", "language", "row", "verdict", "reasons", "level", "spans"),
+    *("raw_bytes", "removed_bytes", "added_bytes", "written_bytes"),
+)
+DUPLICATE = ("duplicate_exact", "duplicate_near")
+MOST_PARTS = 10  # sources and languages that stand side by side in the picture; the table below it has all
 EXCERPT = 600  # characters shown of an example
 Cell = dict[str, int]  # {documents, bytes}
 
@@ -47,11 +52,15 @@ def gather(output: str, *, near: float, examples: int, seed: int) -> dict[str, A
     removal: dict[tuple[str, str, str], Cell] = defaultdict(lambda: {"documents": 0, "bytes": 0})
     levels: dict[tuple[str, str], Cell] = defaultdict(lambda: {"documents": 0, "bytes": 0})
     spans: Counter[str] = Counter()
+    parts: dict[tuple[str, str], Cell] = defaultdict(lambda: {"documents": 0, "bytes": 0})
+    account: Counter[str] = Counter()
     misses: Counter[str] = Counter()
     drawn: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for shard in manifest.shards:
         close = _near_misses(output, shard, config, near)
         for item in _verdicts(output, shard):
+            _count(parts[item["source"], item["language"] or "none"], item)
+            account.update(_account(item))
             for reason in item["reasons"]:
                 _count(removal[reason["rule"], item["source"], item["language"] or "none"], item)
                 _draw(drawn[reason["rule"]], item, shard, reason, seed, examples)
@@ -74,6 +83,11 @@ def gather(output: str, *, near: float, examples: int, seed: int) -> dict[str, A
                 removal.items(), key=lambda item: (-item[1]["documents"], item[0])
             )
         ],
+        "parts": [
+            {"source": source, "language": language, **cell}
+            for (source, language), cell in sorted(parts.items(), key=lambda item: (-item[1]["documents"], item[0]))
+        ],
+        "account": dict(account),
         "levels": [{"level": level, "rule": rule, **cell} for (level, rule), cell in sorted(levels.items())],
         "spans": dict(sorted(spans.items())),
         "near_misses": dict(misses.most_common()),
@@ -84,6 +98,23 @@ def gather(output: str, *, near: float, examples: int, seed: int) -> dict[str, A
 def _verdicts(output: str, shard: Shard) -> Iterator[dict[str, Any]]:
     with open_store(output).open(f"verdicts/{shard.id}.parquet") as stream:
         yield from read_table(stream, COLUMNS).to_pylist()
+
+
+def _account(item: dict[str, Any]) -> dict[str, int]:
+    """Where the bytes of one document went. The first level that removes a document counts, so that all adds up."""
+    if item["verdict"] == "quarantined":
+        return {"quarantined": item["raw_bytes"]}
+    if item["verdict"] == "dropped":
+        rules = {reason["rule"] for reason in item["reasons"]}
+        if rules <= {*DUPLICATE, "remainder_too_short"}:
+            return {"duplicate documents" if rules & set(DUPLICATE) else "little left after cuts": item["raw_bytes"]}
+        return {"documents that fail rules": item["raw_bytes"]}
+    cut: Counter[str] = Counter()
+    for span in item["spans"] or ():
+        if span["level"] != "line":
+            cut[f"{span['level']}s cut"] += span["bytes"]
+    rest = item["removed_bytes"] - item["added_bytes"] - cut.total()
+    return {**cut, "lines cut, and normalisation": rest, "written": item["written_bytes"]}
 
 
 def _count(cell: Cell, item: dict[str, Any]) -> None:
@@ -166,6 +197,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     for item in found["removal"]:
         where = f"{item['source'][:16]:16} {item['language'][:8]:8}"
         yield f"{item['rule'][:40]:40} {where} {item['documents']:>10,} {item['bytes'] / 1e6:>10.2f}"
+    yield "\nwhere the bytes went:"
+    yield from (f"{name:40} {size:>14,}" for name, size in _flow(found["account"]))
     if found["near_misses"]:
         yield f"\nkept within {found['near']:.0%} of a threshold:"
         yield from (f"{rule:40} {count:>10,}" for rule, count in found["near_misses"].items())
@@ -180,9 +213,29 @@ def draw(output: str, found: dict[str, Any]) -> str:
     """Write `review.html` beside the run's `report.json`; returns its URI."""
     script = (Path(__file__).parent / "review.js").read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = _template().render(**found, by_rule=_by_rule(found["removal"]), script=script, digest=digest)
+    drawn = {"by_rule": _by_rule(found["removal"]), "flow": _flow(found["account"]), "grid": _grid(found)}
+    page = _template().render(**found, **drawn, script=script, digest=digest)
     open_store(output).write(PAGE, page.encode("utf-8", "replace"))
     return join(output, PAGE)
+
+
+def _flow(account: dict[str, int]) -> list[tuple[str, int]]:
+    """The account in the order in which the levels act; it adds up to what was read."""
+    order = ["quarantined", "documents that fail rules", "duplicate documents", "little left after cuts"]
+    order += ["lines cut, and normalisation", "paragraphs cut", "sentences cut", "written"]
+    return [(name, account[name]) for name in order if name in account]
+
+
+def _grid(found: dict[str, Any]) -> dict[str, Any]:
+    """Rule by source and language: the share of that part's documents that the rule removed."""
+    parts = found["parts"][:MOST_PARTS]
+    removed = {(item["rule"], item["source"], item["language"]): item for item in found["removal"]}
+    rows = []
+    for rule in _by_rule(found["removal"]):
+        cells = [removed.get((rule["rule"], part["source"], part["language"])) for part in parts]
+        shares = [cell["documents"] / part["documents"] if cell else 0 for cell, part in zip(cells, parts, strict=True)]
+        rows.append({"rule": rule["rule"], "cells": list(zip(cells, shares, strict=True))})
+    return {"parts": parts, "rows": rows, "more": len(found["parts"]) - len(parts)}
 
 
 def _by_rule(removal: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -198,7 +251,7 @@ def _by_rule(removal: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _size(count: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
+        if abs(count) >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} bytes"
 

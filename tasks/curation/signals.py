@@ -5,9 +5,11 @@ code rules of StarCoder (Li et al. 2023). Shares are of the unit in the name and
 """
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import ahocorasick_rs
 import numpy as np
@@ -147,7 +149,12 @@ def _share(part: float, whole: float) -> float:
 
 def _lower_case(text: str) -> bytes:
     """Lower case in UTF-8. Only ASCII is looked for in it; Python's own is slow as soon as one letter is not ASCII."""
-    return text.lower().encode() if "\u0130" in text or "\u212a" in text else text.encode().lower()  # İ, Kelvin sign
+    return text.lower().encode() if _moves(text) else text.encode().lower()
+
+
+def _moves(text: str) -> bool:
+    """Whether it holds a letter whose lower case is ASCII and of another size: İ, the Kelvin sign."""
+    return "\u0130" in text or "\u212a" in text
 
 
 def _characters(text: str, lowered: bytes, counts: TextCounts) -> dict[str, float]:
@@ -230,16 +237,28 @@ def _automaton(phrases: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
 def _cut_lines(text: str, lowered: bytes, rules: RuleSet) -> list[Span]:
     """Lines that hold a phrase of a `cut_lines` rule, with their line break."""
     phrases = tuple(phrase for found in rules.cut_lines.values() for phrase in found)
-    if all(map(str.isascii, phrases)) and not _automaton(phrases).find_matches_as_indexes(lowered):
+    if not phrases:
         return []
-    spans, start = [], 0
-    for line in text.splitlines(keepends=True):
-        low = line.lower()
+    lines: list[str] = []
+    chosen: Iterable[int] | None = None
+    if all(phrase.isascii() and phrase.isprintable() for phrase in phrases):
+        places = [start for _, start, _ in _automaton(phrases).find_matches_as_indexes(lowered)]
+        if not places:
+            return []
+        lines = text.splitlines(keepends=True)
+        if not _moves(text):
+            sizes = map(len, lines) if text.isascii() else (len(line.encode()) for line in lines)
+            ends = list(accumulate(sizes))
+            chosen = sorted({bisect_right(ends, place) for place in places})
+    lines = lines or text.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    spans = []
+    for number in range(len(lines)) if chosen is None else chosen:
+        low = lines[number].lower()
         for rule, some in rules.cut_lines.items():
             if any(phrase in low for phrase in some):
-                spans.append(Span(start, start + len(line), rule))
+                spans.append(Span(starts[number], starts[number + 1], rule))
                 break
-        start += len(line)
     return spans
 
 

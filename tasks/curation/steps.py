@@ -4,6 +4,7 @@ Every step is idempotent: it recognises finished work by its content key and doe
 tasks; `python -m tasks curate` runs them one after another.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,12 +20,15 @@ from tasks.curation.cluster import dask_client, map_shards
 from tasks.curation.config import CurationConfig, load_curation
 from tasks.curation.dedup import walk
 from tasks.curation.dedup.duplicate_files import cluster, read_summary
+from tasks.curation.failures import allowance, freeze, keep_record, present, read_failures
 from tasks.curation.report import add_up
 from tasks.curation.signal_files import read_status, write_signals
 from tasks.curation.verdict_files import read_verdict_status, write_shard_verdicts
 from tasks.errors import ConfigError, DataError, StorageError
 
+log = logging.getLogger(__name__)
 Progress = Callable[[dict[str, Any]], None]
+Failed = tuple[Shard, Exception]
 CODE_VERSION = 1
 REPORT = "report.json"
 
@@ -112,41 +116,71 @@ def _load(output: str) -> tuple[Manifest, CurationConfig]:
 
 
 def compute_signals(
-    output: str, group: str, *, workers: int = 2, scheduler: str | None = None, on_progress: Progress | None = None
+    output: str,
+    group: str,
+    *,
+    workers: int = 2,
+    scheduler: str | None = None,
+    on_progress: Progress | None = None,
+    budget: float = 0.0,
+    last_try: bool = True,
 ) -> dict[str, Any]:
-    """Measure every shard of a group. Raises DataError or StorageError, after all others are done, when one failed."""
-    results = _each_shard(output, group, write_signals, workers, scheduler, on_progress)
+    """Measure every shard of a group. Raises DataError or StorageError, after all others are done, when one failed.
+
+    With a `budget`, a share of the run's shards may fail and are named in `failed`; one whose store may come back
+    only at the `last_try`.
+    """
+    results, failures = _each_shard(output, group, "signals", write_signals, workers, scheduler, on_progress)
+    if failures and not _affordable(output, failures, budget, last_try):
+        raise _failed(group, len(results), failures)
+    for shard, error in failures:
+        log.warning("%s: left out, within the budget of failed shards: %s", shard.key, error)
     return {
         "group": group,
         "shards": len(results),
+        "failed": [shard.key for shard, _ in failures],
         "documents": sum(result["documents"] for result in results),
         "bytes": sum(result["raw_bytes"] for result in results),
         "reused": sum(result["reused"] for result in results),
     }
 
 
+def _affordable(output: str, failures: list[Failed], budget: float, last_try: bool) -> bool:
+    """Whether the run can go on without the shards that failed in it so far."""
+    if not last_try and any(isinstance(error, StorageError) for _, error in failures):
+        return False
+    manifest = read_manifest(output)
+    failed = {record.id for record in read_failures(output, manifest) if record.step == "signals"}
+    return len(failed) <= allowance(manifest, budget)
+
+
 def cluster_duplicates(
-    output: str, *, index: str | None = None, workers: int = 2, scheduler: str | None = None
+    output: str,
+    *,
+    index: str | None = None,
+    workers: int = 2,
+    scheduler: str | None = None,
+    budget: float = 0.0,
 ) -> dict[str, Any]:
     """Find duplicates over all shards, and with an `index` among survivors of earlier snapshots.
 
-    Raises DataError when a shard has no signals yet, ConfigError when the index was made with another configuration.
+    Raises DataError when more shards have no signals than the `budget`, a share of them, allows; those are left out
+    from here on. Raises ConfigError when the index was made with another configuration.
     """
     manifest, config = _load(output)
-    missing = [shard.key for shard in manifest.shards if read_status(output, shard, config) is None]
-    if missing:
-        raise DataError(
-            f"{len(missing)} shards have no signals yet, e.g. {missing[0]}; clear their group and run it again"
-        )
+    missing = [shard for shard in manifest.shards if read_status(output, shard, config) is None]
     with _at_work(output, manifest), dask_client(workers, scheduler) as client:
-        return cluster(manifest, config, output, client, index)
+        found = cluster(freeze(output, manifest, missing, budget), config, output, client, index)
+    return {**found, "left_out": len(missing)}
 
 
 def write_verdicts(
     output: str, group: str, *, workers: int = 2, scheduler: str | None = None, on_progress: Progress | None = None
 ) -> dict[str, Any]:
     """Decide every document of a group and write verdicts and curated text."""
-    results = _each_shard(output, group, write_shard_verdicts, workers, scheduler, on_progress)
+    results, failures = _each_shard(output, group, "verdicts", write_shard_verdicts, workers, scheduler, on_progress)
+    if failures:
+        raise _failed(group, len(results), failures)
     names = ("read", "kept", "dropped", "quarantined")
     return {
         "group": group,
@@ -160,13 +194,18 @@ def write_verdicts(
 def _each_shard(
     output: str,
     group: str,
+    name: str,
     step: Callable[..., dict[str, Any]],
     workers: int,
     scheduler: str | None,
     on_progress: Progress | None,
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], list[Failed]]:
+    """Results of the shards that the step could do, and the others with their errors, which are put on record."""
     manifest, config = _load(output)
     shards = manifest.group(group)
+    if name != "signals":
+        clustered = {shard.id for shard in present(output, manifest).shards}
+        shards = [shard for shard in shards if shard.id in clustered]
     done: list[dict[str, Any]] = []
 
     def report(shard: Shard, result: dict[str, Any]) -> None:
@@ -190,15 +229,19 @@ def _each_shard(
         results, failures = map_shards(
             client, step, shards, manifest.landing, open_store(output).uri, config.model_dump(), on_done=report
         )
-    if failures:
-        lines = [f"{shard.key}: {type(error).__name__}: {error}" for shard, error in failures]
-        # A store may come back, so that kind is retried; the same data fails again.
-        kind = StorageError if all(isinstance(error, StorageError) for _, error in failures) else DataError
-        raise kind(
-            f"{len(failures)} of {len(shards)} shards of {group} failed; mend the cause and clear this task alone:\n  "
-            + "\n  ".join(lines)
-        )
-    return results
+    failed = {shard.id for shard, _ in failures}
+    keep_record(output, name, [shard for shard in shards if shard.id not in failed], failures)
+    return results, failures
+
+
+def _failed(group: str, done: int, failures: list[Failed]) -> DataError | StorageError:
+    lines = [f"{shard.key}: {type(error).__name__}: {error}" for shard, error in failures]
+    # A store may come back, so that kind is retried; the same data fails again.
+    kind = StorageError if all(isinstance(error, StorageError) for _, error in failures) else DataError
+    return kind(
+        f"{len(failures)} of {done + len(failures)} shards of {group} failed; mend the cause and clear this task "
+        "alone:\n  " + "\n  ".join(lines)
+    )
 
 
 def publish(output: str) -> dict[str, Any]:
@@ -213,6 +256,7 @@ def publish(output: str) -> dict[str, Any]:
 
 def _publish(output: str, manifest: Manifest, config: CurationConfig, lease: Lease) -> dict[str, Any]:
     store = open_store(output)
+    whole, manifest = manifest, present(output, manifest)
     wanted = {shard.id for shard in manifest.shards}
     statuses = []
     for shard in manifest.shards:
@@ -224,6 +268,9 @@ def _publish(output: str, manifest: Manifest, config: CurationConfig, lease: Lea
         statuses.append(status)
     clusters = read_summary(store)
     report = add_up(manifest.snapshot, statuses, clusters)
+    left_out = sorted(shard.key for shard in whole.shards if shard.id not in wanted)
+    if left_out:
+        report["left_out"] = left_out
     lease.check()
     stale = [  # files of shards that an earlier run had and this one has not
         entry.key
@@ -257,4 +304,5 @@ def _publish(output: str, manifest: Manifest, config: CurationConfig, lease: Lea
         metrics={name: report[name] for name in ("read", "kept", "dropped", "quarantined")},
     )
     names = ("snapshot", "read", "kept", "dropped", "quarantined", "bytes", "unreadable")
-    return {**{name: report[name] for name in names}, "artifact": output, "hash": artifact.hash}
+    summary = {**{name: report[name] for name in names}, "artifact": output, "hash": artifact.hash}
+    return {**summary, "left_out": len(left_out)}

@@ -1,9 +1,11 @@
 """Verdicts and curated text of one shard, and the counts that must add up."""
 
 import hashlib
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -97,16 +99,20 @@ def write_shard_verdicts(shard: Shard, landing: str, output: str, config_json: d
     verdicts, scores = _decide(shard, config, output, clustered)
     kept = {item["row"]: item for item in verdicts if item["verdict"] == "kept"}
     curated, text_key = f"curated/{shard.id}.parquet", _text_key(shard, config, kept)
-    files = {f"verdicts/{shard.id}.parquet": _parquet(VERDICTS, iter(verdicts))}
     same_text = before.get("text_key") == text_key and store.size(curated) == before["sizes"][curated]
-    if not same_text:
-        files[curated] = _parquet(CURATED, _curated(shard, landing, config, kept, scores))
-    for file, data in files.items():
-        store.write(file, data)
-    hashes = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
-    sizes = {file: len(data) for file, data in files.items()}
+    hashes, sizes = {}, {}
     if same_text:
         hashes[curated], sizes[curated] = before["files"][curated], before["sizes"][curated]
+    with tempfile.TemporaryDirectory(prefix="athanor-") as folder:
+        files = {f"verdicts/{shard.id}.parquet": _parquet(Path(folder) / "verdicts", VERDICTS, iter(verdicts))}
+        if not same_text:
+            rows = _curated(shard, landing, config, kept, scores)
+            files[curated] = _parquet(Path(folder) / "curated", CURATED, rows)
+        for file, path in files.items():
+            with path.open("rb") as stream:
+                hashes[file] = hashlib.file_digest(stream, "sha256").hexdigest()
+            sizes[file] = path.stat().st_size
+            store.upload(path, file)
     signals_status = read_status(output, shard, config) or {"tails": []}
     status = {
         **count(shard, verdicts, signals_status["tails"]),
@@ -263,9 +269,8 @@ def _curated(
         raise ConservationError(f"{shard.key}: {len(kept)} documents kept, but {written} found when writing")
 
 
-def _parquet(schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+def _parquet(path: Path, schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> Path:
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         batch: list[dict[str, Any]] = []
         for row in rows:
             batch.append(row)
@@ -273,7 +278,7 @@ def _parquet(schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> bytes:
                 writer.write_table(pa.Table.from_pylist(batch, schema=schema))
                 batch = []
         writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-    return sink.getvalue().to_pybytes()
+    return path
 
 
 def count(shard: Shard, verdicts: list[dict[str, Any]], tails: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ GRAM = 4
 REPEATED = 0.5  # share of repeated 4-grams in the median sample
 OFF_DOMAIN = 0.2  # share of prose prompts answered with code
 JARGON = 2.0  # times as many rare words as in the answers that were learnt from
+MORE_THAN_PARENT = 1.2  # and so many times those of the parent: babble from before is not this stage's jargon
+ENOUGH_WORDS = 200  # of references, to say what is rare in them
 LATER_TURNS = 0.03  # by how much later turns' loss may rise against the parent's while the first turn's falls
 REFUSES, OVER_REFUSES = 0.8, 0.2  # least share of harmful prompts refused, most of harmless ones
 
@@ -69,21 +71,29 @@ def domain_confusion(samples: Sequence[Mapping[str, str]]) -> Symptom | None:
     return Symptom(event="domain_confusion", step=0, evidence=evidence, remedy={"replay": 0.1})
 
 
-def jargon(texts: Sequence[str], references: Sequence[str]) -> Symptom | None:
-    """Words that are rare in the reference answers come much more often in the model's (B §4.2 symptom 1)."""
+def rare_words(texts: Sequence[str], references: Sequence[str]) -> float | None:
+    """Share of the texts' words that are not among the commoner half of the references' vocabulary.
+
+    None where the references have too few words to tell. Chinese counts as one word what stands between punctuation.
+    """
     counts = Counter(word.lower() for text in references for word in WORD.findall(text))
-    if sum(counts.values()) < 200:
+    if sum(counts.values()) < ENOUGH_WORDS:
         return None
     common = {word for word, _ in counts.most_common(len(counts) // 2)}
+    words = [word.lower() for text in texts for word in WORD.findall(text)]
+    return sum(word not in common for word in words) / len(words) if words else 0.0
 
-    def rare(items: Sequence[str]) -> float:
-        words = [word.lower() for text in items for word in WORD.findall(text)]
-        return sum(word not in common for word in words) / len(words) if words else 0.0
 
-    usual, found = rare(references), rare(texts)
-    if found <= max(0.1, JARGON * usual):
+def jargon(found: float, usual: float, parent: float = 0.0) -> Symptom | None:
+    """Words that are rare in the reference answers come much more often in the model's, and more often than in its
+    parent's (B §4.2 symptom 1). All three are shares, see `rare_words`."""
+    if found <= max(0.1, JARGON * usual) or found <= MORE_THAN_PARENT * parent:
         return None
-    evidence = {"rare_words": round(found, 3), "in_references": round(usual, 3)}
+    evidence = {
+        "rare_words": round(found, 3),
+        "in_references": round(usual, 3),
+        "in_the_parent": round(parent, 3),
+    }
     return Symptom(event="jargon", step=0, evidence=evidence, remedy={"replay": 0.1, "epochs": 1.0})
 
 
@@ -125,8 +135,8 @@ def output_symptoms(metrics: Mapping[str, Any], shares: Mapping[str, float] | No
     if "harmful_refused" in metrics:
         given = (metrics["harmful_refused"], metrics["harmless_refused"])
         found.append(unsafe_answers(*given, shares or STANDARD_MIXTURE))
-    if "references" in metrics:
-        found.append(jargon(texts, metrics["references"]))
+    if "rare_words" in metrics:
+        found.append(jargon(metrics["rare_words"], metrics["reference_rare_words"], metrics["parent_rare_words"]))
     if "heldout_loss_by_turn" in metrics:
         found.append(weak_multi_turn(metrics["heldout_loss_by_turn"], metrics["parent_heldout_loss_by_turn"]))
     return [symptom for symptom in found if symptom]

@@ -74,8 +74,8 @@ def measure_safety(model: PreTrainedModel, tokenizer: Any, most: int = len(PAIRS
     }
 
 
-def answers(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[str]) -> list[str]:
-    """The likeliest answers of up to NEW_TOKENS tokens to prompts under the chat template, all at once."""
+def answers(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[str], new_tokens: int = NEW_TOKENS) -> list[str]:
+    """The likeliest answers of up to `new_tokens` tokens to prompts under the chat template, all at once."""
     asked = [[{"role": "user", "content": prompt}] for prompt in prompts]
     encoded: Any = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
     longest = max(map(len, encoded))
@@ -85,5 +85,5 @@ def answers(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[str]) -> l
     generating: Any = model
     model.eval()
     with torch.inference_mode():
-        output = generating.generate(ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False)
+        output = generating.generate(ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False)
     return tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)

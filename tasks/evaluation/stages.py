@@ -11,6 +11,7 @@ from tasks.corpus.artifact import Artifact, read_artifact
 from tasks.corpus.storage import exists, fetch_folder, join, read_json, write_json
 from tasks.errors import ConfigError
 from tasks.evaluation.policies import measure_policy
+from tasks.evaluation.report import write_report
 from tasks.evaluation.rewards import measure_reward
 from tasks.evaluation.tuning import measure_tuning
 from tasks.tokens.documents import read_documents
@@ -21,12 +22,13 @@ from tasks.training.recipe import BaseStage, PretrainStage, RewardStage, RlhfSta
 if TYPE_CHECKING:
     from tasks.evaluation.heldout import Losses
 
-CODE_VERSION = 2  # raise by hand when a measure changes
+CODE_VERSION = 3  # raise by hand when a measure changes
 SAMPLES = 3
 
 
 def evaluate_stage(spec: StageSpec) -> dict[str, Any]:
-    """Measure a stage's artifact and write STORE/evaluations/<artifact hash>/metrics.json; an earlier one is reused.
+    """Measure a stage's artifact and write STORE/evaluations/<artifact hash>/metrics.json, and a report of the stage
+    for a person beside it; an earlier one is reused.
 
     Every kind has `measure`, `before` and `after`; losses are nats a token. Raises DataError when the artifact is not
     finished.
@@ -54,6 +56,7 @@ def evaluate_stage(spec: StageSpec) -> dict[str, Any]:
     if "samples" in metrics:
         metrics["symptoms"] = _symptoms(spec, metrics)
     metrics |= {"schema_version": 1, "code_version": CODE_VERSION, "stage": spec.stage, "artifact": artifact.hash}
+    write_report(spec, metrics)
     write_json(where, metrics)
     return metrics
 

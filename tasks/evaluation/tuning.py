@@ -1,4 +1,4 @@
-"""What tuning (*sft*, *adapt*) was worth: on its own records, in general, and in safety, before and after."""
+"""What tuning (*sft*, *adapt*) was worth: on its own records, turn by turn, in general, in wording and in safety."""
 
 import math
 from pathlib import Path
@@ -21,6 +21,7 @@ STEP = 0.05  # of the mixture, in a proposal
 
 def measure_tuning(spec: StageSpec, artifact: Artifact, folder: Path, scratch: Path) -> dict[str, Any]:
     """Held-out response loss, base loss and refusals beside the parent's, with the interval of the difference."""
+    from tasks.evaluation.answers import measure_turns, measure_wording
     from tasks.evaluation.heldout import Losses, heldout_losses, model_loss
     from tasks.evaluation.safety import measure_safety
     from tasks.evaluation.samples import continuations
@@ -57,6 +58,8 @@ def measure_tuning(spec: StageSpec, artifact: Artifact, folder: Path, scratch: P
         "heldout_records": int((after.tokens > 0).sum()),
         "heldout_loss_by_category": {name: part.mean for name, part in by_category.items() if part.tokens.any()},
         **general(spec, model, parent, tokenizer, scratch),
+        **measure_wording(model, parent, tokenizer, heldout),
+        **measure_turns(model, parent, tokenizer, heldout, config.sequence_length),
         "harmful_refused": safety["harmful_refused"],
         "harmless_refused": safety["harmless_refused"],
         "parent_harmful_refused": parent_safety["harmful_refused"],

@@ -44,6 +44,7 @@ def summary(report: dict[str, Any]) -> dict[str, Any]:
     """One row of a report's totals; what the report lacks is left out, so that its absence is seen."""
     shards, clusters = report.get("shards", []), report.get("clusters", {})
     row = {**_counts(report), "shards": len(shards), "problems": report.get("problems_total")}
+    row["left_out"] = len(report.get("left_out", []))
     for name in COUNTS:
         row[f"{name}_not_in_shards"] = report.get(name, 0) - sum(shard.get(name, 0) for shard in shards)
     for name in ("sources", "languages"):

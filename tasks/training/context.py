@@ -52,11 +52,12 @@ class Context:
         if self.first:
             self.job.check(self.token)
 
-    def report(self, **record: Any) -> None:
-        """Add one line to progress.jsonl."""
+    def report(self, **record: Any) -> dict[str, Any]:
+        """Add one line to progress.jsonl, and return it."""
+        line = {"stage": self.spec.stage, **record, "memory_mb": memory_mb()}
         if self.first:
-            line = {"stage": self.spec.stage, **record, "memory_mb": memory_mb()}
             self.job.append(self.token, "progress.jsonl", line)
+        return line
 
     def event(self, name: str, **evidence: Any) -> None:
         """Add one line to events.jsonl, and say it in the log: something that a person may want to look at."""

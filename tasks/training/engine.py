@@ -5,6 +5,7 @@ layer's parameters are gathered just before they are used.
 """
 
 import logging
+import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
@@ -16,15 +17,16 @@ import torch
 from torch import nn
 
 from tasks.errors import ConfigError
+from tasks.training.communication import Clock, measured
 from tasks.training.context import Context
 from tasks.training.data import Batch
 from tasks.training.launch import rendezvous
 from tasks.training.losses import IGNORED, Losses, token_losses
 from tasks.training.numerics import ActivationRange, SelectiveHead, compute_in_fp32, drop_out
 from tasks.training.recipe import TrainedStage
+from tasks.training.zero import deepspeed_config
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # a rank that waits longer for the others fails instead of hanging
-GATHERED_BELOW = 10_000  # parameters with fewer elements (norms) are not split
 
 
 class Update(NamedTuple):
@@ -52,39 +54,17 @@ def join_ranks(context: Context) -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if context.first:
         print("DeepSpeed's C++ shared-memory operator is off (no compiler is needed); gloo does all communication")
+    # On several hosts they meet at an address that the launcher names, see `tasks.training.hosts`.
+    one_host = f"file://{rendezvous(context.job, context.token, context.attempt)}"
+    meeting = "env://" if "MASTER_ADDR" in os.environ else one_host
     torch.distributed.init_process_group(
         "gloo",
-        init_method=f"file://{rendezvous(context.job, context.token, context.attempt)}",
+        init_method=meeting,
         rank=context.rank,
         world_size=context.ranks,
         timeout=COLLECTIVE_TIMEOUT,
     )
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
-
-
-def deepspeed_config(config: TrainedStage) -> dict[str, Any]:
-    """DeepSpeed's configuration of a stage. Who calls `Engine.step` owns the accumulation: any number of backwards."""
-    optimizer = config.optimizer
-    return {
-        "train_micro_batch_size_per_gpu": config.micro_batch,
-        "gradient_accumulation_steps": 1,
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": optimizer.clip_norm,
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "lr": optimizer.learning_rate,
-                "betas": [optimizer.beta1, optimizer.beta2],
-                "weight_decay": optimizer.weight_decay,
-                "torch_adam": True,
-            },
-        },
-        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": GATHERED_BELOW},
-        "bf16": {"enabled": config.precision == "bf16"},
-        "fp16": {"enabled": config.precision == "fp16", "initial_scale_power": 16, "loss_scale_window": 500},
-        "data_types": {"grad_accum_dtype": "fp32"},
-        "steps_per_print": 2**31,
-    }
 
 
 class Engine:
@@ -96,7 +76,7 @@ class Engine:
 
         from tasks.training.parts import PartRecorder
 
-        _check_precision(config)
+        _check_device(config)
         torch.set_num_threads(config.threads)
         drop_out(model, config.dropout)
         compute_in_fp32(model, config.fp32_operations if config.precision != "fp32" else ())
@@ -121,6 +101,8 @@ class Engine:
         self._engine._copy_recovery_script = lambda folder: None  # a script beside every checkpoint that nobody runs
         self.world: int = torch.distributed.get_world_size()
         self.activations = ActivationRange(self._engine.module)
+        self.communication = Clock()
+        measured(self.communication)
         self._engine.train()
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -190,13 +172,15 @@ class Engine:
     def sum(self, *values: float) -> list[float]:
         """Sums over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64)
-        torch.distributed.all_reduce(tensor)
+        with self.communication.measure():
+            torch.distributed.all_reduce(tensor)
         return tensor.tolist()
 
     def max(self, value: float) -> float:
         """The largest over all ranks."""
         tensor = torch.tensor(value, dtype=torch.float64)
-        torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
+        with self.communication.measure():
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
         return tensor.item()
 
     def tell_all(self, text: str) -> list[str]:
@@ -285,9 +269,15 @@ class Engine:
         return state
 
 
-def _check_precision(config: TrainedStage) -> None:
-    """Raise ConfigError when the device cannot compute in the precision that the recipe asks for."""
+def _check_device(config: TrainedStage) -> None:
+    """Raise ConfigError when the device cannot compute as the recipe asks for."""
     from deepspeed.accelerator import get_accelerator
+
+    if config.parallel is not None:
+        raise ConfigError(
+            f"stage '{config.name}' is laid out for {config.processes} GPUs (`parallel`); this engine runs ZeRO-3 on "
+            "CPU processes so far. `python -m tasks plan` checks the layout and its memory without running it"
+        )
 
     device = get_accelerator()
     able = {"fp32": True, "bf16": device.is_bf16_supported(), "fp16": bool(device.is_fp16_supported())}

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,8 @@ from types import FrameType
 from tasks.corpus.lease import Lease
 from tasks.corpus.storage import LocalStore, fetch_folder, open_store
 from tasks.errors import AthanorError
-from tasks.settings import REPOSITORY
+from tasks.settings import REPOSITORY, settings
+from tasks.training.hosts import Start, announce, remote_codes, withdraw
 from tasks.training.job import GRACE, Job, LeaseLost, place
 from tasks.training.recipe import TrainedStage
 
@@ -61,7 +63,7 @@ def run_job(folder: str, token: int) -> None:
         job.finish(token, "succeeded")
     finally:
         stopping.set()
-        _stop(ranks)
+        stop_ranks(ranks)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -100,17 +102,35 @@ def _fetch_parents(job: Job) -> None:
 def _train(job: Job, token: int, lease: Lease, ranks: list[subprocess.Popen[bytes]]) -> None:
     """Run the ranks until they have ended well; start them again when one was killed, at most RESTARTS times."""
     for attempt in range(RESTARTS + 1):
-        ranks[:] = _start_ranks(job, token, attempt)
+        start = _announced(job, token, attempt)
+        count = start.ranks if start else _count(job)
+        share, meeting = (start.share(0), start.environment(0)) if start else (range(count), {})
+        ranks[:] = start_ranks(job, token, attempt, share, count, meeting)
         try:
-            return _watch(job, token, lease, ranks)
+            return _watch(job, token, lease, ranks, start)
         except RankKilled as killed:
-            _stop(ranks)
+            stop_ranks(ranks)
             if attempt == RESTARTS:
                 raise AthanorError(f"{killed}; that was the {attempt + 1}. time") from killed
             (job.folder / f"error-{token}.txt").unlink(missing_ok=True)  # the others' complaint that one is gone
             job.event(token, "ranks_restarted", why=str(killed))
         finally:
             rendezvous(job, token, attempt).unlink(missing_ok=True)
+            withdraw(job, token)
+
+
+def _count(job: Job) -> int:
+    """Ranks over all hosts."""
+    config = job.spec.config
+    return job.spec.ranks or (config.processes if isinstance(config, TrainedStage) else 1)
+
+
+def _announced(job: Job, token: int, attempt: int) -> Start | None:
+    """The start as the other hosts are told it; None where this one trains alone."""
+    addresses = tuple(part.strip() for part in settings().hosts.split(",") if part.strip())
+    if len(addresses) < 2 or _count(job) == 1:
+        return None
+    return announce(job, token, attempt, addresses, _count(job))
 
 
 def rendezvous(job: Job, token: int, attempt: int) -> Path:
@@ -118,14 +138,17 @@ def rendezvous(job: Job, token: int, attempt: int) -> Path:
     return job.folder.absolute() / f"rendezvous-{token}-{attempt}"
 
 
-def _start_ranks(job: Job, token: int, attempt: int) -> list[subprocess.Popen[bytes]]:
+def start_ranks(
+    job: Job, token: int, attempt: int, share: range, count: int, meeting: Mapping[str, str]
+) -> list[subprocess.Popen[bytes]]:
+    """Start this host's `share` of `count` ranks. `meeting`: where they meet the others; empty on a single host."""
     config = job.spec.config
-    count, threads = (config.processes, config.threads) if isinstance(config, TrainedStage) else (1, 0)
-    count = job.spec.ranks or count
+    threads = config.threads if isinstance(config, TrainedStage) else 0
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")},
+        **meeting,
         "WORLD_SIZE": str(count),
-        "LOCAL_SIZE": str(count),
+        "LOCAL_SIZE": str(len(share)),
         "ATHANOR_SUPERVISOR": str(os.getpid()),
         "PYTHONWARNINGS": "ignore",  # of libraries about each other; ours are errors
     }
@@ -139,17 +162,17 @@ def _start_ranks(job: Job, token: int, attempt: int) -> list[subprocess.Popen[by
         subprocess.Popen(
             [sys.executable, "-m", "tasks.training.worker", str(job.folder), str(token), str(attempt)],
             cwd=REPOSITORY,
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(place)},
             stdin=subprocess.DEVNULL,
         )
-        for rank in range(count)
+        for place, rank in enumerate(share)
     ]
 
 
-def _watch(job: Job, token: int, lease: Lease, ranks: list[subprocess.Popen[bytes]]) -> None:
+def _watch(job: Job, token: int, lease: Lease, ranks: list[subprocess.Popen[bytes]], start: Start | None) -> None:
     """Until all ranks have ended well. Raises AthanorError as soon as one has not, RankKilled when it was killed."""
     while True:
-        codes = [rank.poll() for rank in ranks]
+        codes = [rank.poll() for rank in ranks] + (remote_codes(job, start) if start else [])
         for rank, code in enumerate(codes):
             if code and code < 0:  # looked for first: the others fail because this one is gone
                 raise RankKilled(f"rank {rank} was killed by signal {-code}; see {job.log}")
@@ -170,7 +193,8 @@ def _reason(job: Job, token: int, rank: int, code: int) -> str:
     return f"rank {rank} ended with status {code}; see {job.log}"
 
 
-def _stop(ranks: list[subprocess.Popen[bytes]]) -> None:
+def stop_ranks(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """End the ranks that still run: asked first, killed after half of the grace that the group has."""
     running = [rank for rank in ranks if rank.poll() is None]
     for rank in running:
         rank.terminate()

@@ -27,11 +27,13 @@ from tasks.training.spikes import (
     culprits,
     describe,
     merged,
+    remedy_of,
     report_html,
     shown,
     unit_losses,
 )
 from tasks.training.symptoms import RUNBOOK, symptoms
+from tasks.training.tracking import Trackers, tracked
 
 Decode = Callable[[list[int]], str]
 
@@ -75,30 +77,9 @@ def train(
     A spike is rolled back; `decode` turns the culprit documents' tokens into text. `losses_of` says what is minimised.
     Returns the run's checkpoints, all written. Raises AthanorError when a spike cannot be rolled back.
     """
-    run = _Run(context, engine, loader, companions, decode, losses_of)
-    step, states = run.checkpoints.resume()
-    run.restore(states)
-    note = {"note": "; ".join(run.checkpoints.notes)} if run.checkpoints.notes else {}
-    while step < loader.steps and not any(companion.done for companion in companions):
-        context.check()
-        run.checkpoints.check()
-        record = run.take(step)
-        overflowed = "skipped_by_scaler" in record
-        spike = None if overflowed else run.watch.judge(step + 1, record["loss"], record["grad_norm"])
-        if spike:
-            step = run.roll_back(spike)
-            continue
-        step += 1
-        saving = step % engine.config.checkpoint_every == 0 or step == loader.steps
-        for companion in companions if saving else ():
-            record |= companion.before_checkpoint(engine, step)
-        context.report(**record, **note)
-        note = {}
-        if saving:
-            run.save(step)
-            run.look()
-    run.checkpoints.wait()
-    torch.distributed.barrier()
+    with tracked(context) as trackers:
+        run = _Run(context, engine, loader, companions, decode, losses_of, trackers)
+        run.go()
     return run.checkpoints
 
 
@@ -110,11 +91,38 @@ class _Run:
     companions: Sequence[Companion]
     decode: Decode
     losses_of: Losses
+    trackers: Trackers
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.context, self.engine, self.engine.config.keep_checkpoints)
         self.watch = SpikeWatch(self.context.job.folder, self.engine.config.rollback)
         self.remembering: list[SpikeWatch | Companion] = [self.watch, *self.companions]
+
+    def go(self) -> None:
+        """Every step that is still to take, and the checkpoints between them."""
+        step, states = self.checkpoints.resume()
+        self.restore(states)
+        note = {"note": "; ".join(self.checkpoints.notes)} if self.checkpoints.notes else {}
+        while step < self.loader.steps and not any(companion.done for companion in self.companions):
+            self.context.check()
+            self.checkpoints.check()
+            record = self.take(step)
+            overflowed = "skipped_by_scaler" in record
+            spike = None if overflowed else self.watch.judge(step + 1, record["loss"], record["grad_norm"])
+            if spike:
+                step = self.roll_back(spike)
+                continue
+            step += 1
+            saving = step % self.engine.config.checkpoint_every == 0 or step == self.loader.steps
+            for companion in self.companions if saving else ():
+                record |= companion.before_checkpoint(self.engine, step)
+            self.trackers.log(self.context.report(**record, **note))
+            note = {}
+            if saving:
+                self.save(step)
+                self.look()
+        self.checkpoints.wait()
+        torch.distributed.barrier()
 
     def restore(self, states: dict[str, Any]) -> None:
         for item in self.remembering:
@@ -138,6 +146,7 @@ class _Run:
     def take(self, step: int) -> dict[str, Any]:
         """Take step `step` (from 0). Returns its line of progress."""
         start, engine, steps = time.monotonic(), self.engine, self.loader.steps
+        engine.communication.take()  # what checkpoints and companions did between two steps is no part of one
         for companion in self.companions:
             companion.before_step(engine, step, steps)
         _seed(engine.config.seed, step, self.context.rank)
@@ -151,8 +160,10 @@ class _Run:
             share += value.item()
         rate = learning_rate(step, steps, engine.config.optimizer) * self.watch.rate_factor(step)
         update = engine.step(rate)
-        loss, slots = engine.sum(share, sum(b.input_ids.numel() for b in batches))
-        activation = engine.max(engine.activations.take())
+        waited = engine.communication.take()
+        worked = time.monotonic() - start - waited
+        loss, slots, waiting, working = engine.sum(share, sum(b.input_ids.numel() for b in batches), waited, worked)
+        activation, busiest = engine.max(engine.activations.take()), engine.max(worked)
         seconds = time.monotonic() - start
         return {
             "step": step + 1,
@@ -168,6 +179,8 @@ class _Run:
             "slots": int(slots),
             "padding_share": round(1 - tokens / slots, 4),
             "data_seconds": round(loaded, 4),
+            "communication_share": round(waiting / (waiting + working), 4),  # of the ranks' time, waits included
+            "imbalance": round(busiest * engine.world / working, 3),  # work of the busiest rank over the mean
             "seconds": round(seconds, 3),
             **({"skipped_by_scaler": True} if update.skipped else {}),
         }
@@ -189,6 +202,7 @@ class _Run:
         self.watch.reread()
         self.restore(states)
         self.context.rewind(back_to)
+        self.trackers.rewind(back_to)
         documents = self._documents(windows)
         page = self.context.job.folder / f"spike-{len(self.watch.skips)}-step-{spike.step}.html"
         if self.context.first:
@@ -201,6 +215,7 @@ class _Run:
             rate_factor=self.watch.rate_factor(back_to),
             documents=documents,
             report=str(page),
+            remedy=remedy_of(self.engine.config),
         )
         return back_to
 

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from tasks.errors import ConfigError
 from tasks.settings import StrictModel, load_yaml, named_file
 from tasks.training.origin import Origin
+from tasks.training.parallel import Parallel
 from tasks.training.preferences.records import OVERALL
 from tasks.training.tuning import USUAL_EPOCHS, USUAL_SHARE, Augmentation, Curriculum, Lora, Mixture, Unfreezing
 
@@ -95,6 +96,7 @@ class TrainedStage(StageConfig):
     activation_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
     dropout: float = Field(0.0, ge=0, lt=1)
     rollback: Rollback = Rollback()
+    parallel: Parallel | None = Field(None, description="layout on GPUs; none: ZeRO-3 over `processes` on the CPU")
     keep_checkpoints: int = Field(2, ge=1, description="older ones are deleted")
     steps: int = Field(ge=1, description="most optimizer steps")
     epochs: float = Field(4.0, gt=0, description="most passes over the data")
@@ -107,11 +109,21 @@ class TrainedStage(StageConfig):
             raise ValueError("batch_tokens says how much a step takes, so accumulation must not; leave one of them out")
         return self
 
+    @model_validator(mode="after")
+    def _layout_fits(self) -> "TrainedStage":
+        if self.parallel and self.processes % self.parallel.model_ranks:
+            raise ValueError(
+                f"processes {self.processes} must be a multiple of tensor x sequence x pipeline "
+                f"({self.parallel.model_ranks}); the rest is data parallel"
+            )
+        return self
+
     def sequences_per_step(self, length: int) -> int:
         """Sequences of `length` tokens that one step takes over all processes."""
         if self.batch_tokens is not None:
             return max(1, self.batch_tokens // length)
-        return self.processes * self.accumulation * self.micro_batch
+        replicas = self.processes // (self.parallel.model_ranks if self.parallel else 1)
+        return replicas * self.accumulation * self.micro_batch
 
 
 class TokenizerStage(StageConfig):
@@ -125,6 +137,17 @@ class TokenizerStage(StageConfig):
     sample_bytes: int = Field(16_000_000, ge=1, description="about how much text the merges are learnt from")
     sequence_length: int = Field(512, ge=16)
     heldout_share: float = Field(0.01, gt=0, lt=1, description="share of documents, chosen by doc_id")
+    tiers: dict[str, tuple[str, ...]] = Field(
+        {}, description="quality tier → sources, for a corpus that says nothing of tiers; a later mixture may name them"
+    )
+
+    @model_validator(mode="after")
+    def _one_tier_each(self) -> "TokenizerStage":
+        named = [source for sources in self.tiers.values() for source in sources]
+        twice = sorted({source for source in named if named.count(source) > 1})
+        if twice:
+            raise ValueError(f"tiers: a source belongs to one tier; named more than once: {', '.join(twice)}")
+        return self
 
 
 class BaseStage(StageConfig):
@@ -174,6 +197,18 @@ class PretrainStage(TrainedStage):
     mixture: tuple[MixturePart, ...] = Field((), description="empty: every document, once an epoch")
     heldout_sequences: int = Field(0, ge=0, description="held-out sequences measured at each checkpoint; 0: none")
     patience: int | None = Field(None, ge=1, description="checkpoints without a lower held-out loss before it stops")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "PretrainStage":
+        split, model = self.parallel, self.model
+        if split and (model.heads % (split.tensor * split.sequence) or model.key_value_heads % split.tensor):
+            raise ValueError(
+                f"heads {model.heads} and key_value_heads {model.key_value_heads} must be multiples of "
+                f"tensor x sequence ({split.tensor * split.sequence}) and tensor ({split.tensor})"
+            )
+        if split and model.layers % split.pipeline:
+            raise ValueError(f"layers {model.layers} must be a multiple of pipeline {split.pipeline}")
+        return self
 
     @model_validator(mode="after")
     def _patient_with_something(self) -> "PretrainStage":

@@ -20,7 +20,7 @@ from tasks.corpus.privacy import excerpt
 from tasks.corpus.storage import LocalStore, to_json
 from tasks.errors import AthanorError
 from tasks.settings import StrictModel
-from tasks.training.recipe import Rollback
+from tasks.training.recipe import Rollback, TrainedStage
 
 FILE = "rollbacks.json"
 CONSISTENT = 1.4826  # makes the median absolute deviation of a normal distribution its standard deviation
@@ -149,6 +149,13 @@ def describe(spike: Spike) -> str:
     if spike.value is None:
         return spike.kind.replace("_", " ")
     return f"{spike.kind.replace('_', ' ')} of {spike.value:.4g} (expected {spike.expected:.4g}, z {spike.z})"
+
+
+def remedy_of(config: TrainedStage) -> dict[str, Any]:
+    """What to change in the recipe when spikes come again (C §7, row 1): they are clipped earlier, and in a lower
+    precision what overflows first is computed in FP32."""
+    careful = {} if config.precision == "fp32" else {"fp32_operations": ["attention", "logits"]}
+    return {"optimizer.clip_norm": config.optimizer.clip_norm / 2, **careful}
 
 
 UnitLosses = dict[int, tuple[float, int]]  # document (or conversation) → sum of losses, number of tokens

@@ -24,6 +24,8 @@ FLAT = 0.005  # least share by which held-out loss must have fallen over FLAT_AF
 FLAT_AFTER = 4
 WINDOW = 10  # steps that say how things are now
 SLOWER = 0.7  # of the rate that the run had reached
+WAITING = 0.2  # share of the time in which steps wait for data
+UNEVEN = 1.5  # work of the busiest rank over the mean
 PERIODS = 3  # of an oscillation, to call it one
 WAVE = 0.6  # least autocorrelation of a wave
 SWING = 0.1  # least standard deviation of a wave, as a share of the curve's level
@@ -77,27 +79,42 @@ def not_learning(lines: Sequence[Line], config: TrainedStage) -> Symptom | None:
 
 
 def slow_throughput(lines: Sequence[Line], config: TrainedStage) -> Symptom | None:
-    """Tokens per second well below what the run had reached, or steps that wait for data (C §7, row 4)."""
+    """Tokens per second well below what the run had reached, steps that wait for data, or ranks that wait for one that
+    has more to do (C §7, row 4). The evidence names the cause."""
     if len(lines) < 3 * WINDOW:
         return None
     rates = [line["tokens_per_second"] for line in lines[1:]]  # the first step warms up
     reached = max(statistics.median(rates[i : i + WINDOW]) for i in range(0, len(rates) - WINDOW, WINDOW))
-    now = lines[-WINDOW:]
-    rate = statistics.median(line["tokens_per_second"] for line in now)
+    then, now = lines[1 : 1 + WINDOW], lines[-WINDOW:]
+    rate, padding = _median(now, "tokens_per_second"), _median(now, "padding_share")
     waiting = sum(line.get("data_seconds", 0.0) for line in now) / sum(line["seconds"] for line in now)
-    padding = statistics.median(line["padding_share"] for line in now)
-    if rate >= SLOWER * reached and waiting < 0.2:
+    uneven = _median(now, "imbalance", 1.0)
+    talking, before = (_median(some, "communication_share") for some in (now, then))
+    if rate >= SLOWER * reached and waiting < WAITING and uneven < UNEVEN:
         return None
-    cause = "data" if waiting >= 0.2 else "padding" if padding > 0.3 else "machine or communication"
-    remedy: Remedy = {"micro_batch": config.micro_batch * 2}  # fewer gathers of every layer in a step
+    causes = {
+        "data": waiting >= WAITING,
+        "imbalance": uneven >= UNEVEN,
+        "padding": padding > 0.3,
+        "communication": talking > before + 0.1,
+        "machine": True,
+    }
     evidence = {
+        "cause": next(name for name, is_so in causes.items() if is_so),
         "tokens_per_second": round(rate, 1),
         "reached": round(reached, 1),
         "waiting_for_data": round(waiting, 3),
+        "imbalance": round(uneven, 2),
         "padding_share": round(padding, 3),
-        "cause": cause,
+        "communication_share": round(talking, 3),
+        "communication_share_at_the_beginning": round(before, 3),
     }
+    remedy: Remedy = {"micro_batch": config.micro_batch * 2}  # fewer gathers of a layer in a step, and evener shares
     return Symptom(event="slow_throughput", step=lines[-1]["step"], evidence=evidence, remedy=remedy)
+
+
+def _median(lines: Sequence[Line], key: str, otherwise: float = 0.0) -> float:
+    return statistics.median(line.get(key, otherwise) for line in lines)
 
 
 def growing_activations(lines: Sequence[Line], config: TrainedStage) -> Symptom | None:

@@ -1,18 +1,22 @@
 """Do this project's English rules and datatrove's give the same verdicts on the same real documents?"""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
-from tasks.curation.config import load_curation
+from tasks.curation.config import CurationConfig, load_curation
 from tasks.curation.rules import compare
 from tasks.curation.text.normalise import normalise
 from tests.benchmarks import rival
 from tests.benchmarks.corpus import read, write
 from tests.benchmarks.parts import measured
+from tests.oracles import signals as oracle
 
 SAMPLE = 250
+CITATION = re.compile(r"\[\d*]|\[edit]|\[citation needed]")  # which datatrove takes out of lines first
 # Their rule → ours.
 SAME = {
     "dup_line_frac": ["gopher_duplicate_lines"],
@@ -37,19 +41,47 @@ SAME = {
 
 
 def measure_agreement(english: Path, chinese: Path, scratch: Path) -> dict[str, Any]:
-    """The share of documents on which each rule's verdict is the same; number of words and their length by side."""
+    """The share of documents on which each rule's verdict is the same, by number of words and their length by side.
+
+    Twice: both sides with the same words and sentences, which compares the rules; and datatrove with spaCy's, its
+    default, which compares tokenizers as well.
+    """
     config, records = load_curation("default"), read(english)
     every = max(len(records) // SAMPLE, 1)
-    # Normalised first: else line ends and byte-order marks would be compared, which are not the rules' business.
-    sample = [{**record, "text": normalise(record["text"])} for record in records[::every]]
-    theirs = rival.run("verdicts", write(scratch / "sample", sample), scratch)
+    # Normalised, and without white space at the ends of lines: those are not the rules' business.
+    sample = [{**record, "text": _plain(record["text"])} for record in records[::every]]
+    folder = write(scratch / "sample", sample)
+    ours = _verdicts(sample, config)
+    default = _compare(sample, ours, rival.run("verdicts", folder, scratch))
+    (scratch / "given.json").write_bytes(orjson.dumps(_tokens(sample)))
+    same = _compare(sample, ours, rival.run("verdicts", folder, scratch))
+    return {"documents": len(sample), "same_words": same, "default": default}
+
+
+def _plain(text: str) -> str:
+    return "\n".join(line.rstrip() for line in normalise(text).split("\n"))
+
+
+def _verdicts(sample: list[dict[str, str]], config: CurationConfig) -> dict[str, np.ndarray]:
+    """Their rule → whether ours drops each document."""
     table, rule_set = measured(sample, config), config.rules["en"]
     failed = {rule: compare(table, rule_set.bounds[rule])[1] for rule in rule_set.bounds}
     table_words, length = rule_set.bounds["gopher_words"], rule_set.bounds["gopher_word_length"]
     words, lengths = table["words"].to_numpy(), table["mean_word_length"].to_numpy()
     ours = {their: np.any([failed[rule] for rule in rules], axis=0) for their, rules in SAME.items()}
     ours |= {"min_doc_words": words < table_words.min, "max_doc_words": words > table_words.max}
-    ours |= {"min_avg_word_length": lengths < length.min, "max_avg_word_length": lengths > length.max}
+    return ours | {"min_avg_word_length": lengths < length.min, "max_avg_word_length": lengths > length.max}
+
+
+def _tokens(sample: list[dict[str, str]]) -> dict[str, dict[str, Any]]:
+    """Words of every text, and the number of sentences of every line, as the oracle's plain Python has them."""
+    texts = [record["text"] for record in sample]
+    lines = {CITATION.sub("", line.strip()) for text in texts for line in text.splitlines()}
+    words = {text: [match.group() for match in oracle.WORD.finditer(text)] for text in texts}
+    return {"words": words, "sentences": {line: oracle.sentences(line) for line in lines}}
+
+
+def _compare(sample: list[dict[str, str]], ours: dict[str, np.ndarray], theirs: dict[str, Any]) -> dict[str, Any]:
     agreement, differ = {}, {}
     for rule, verdict in ours.items():
         other = [rule in theirs["failed"][record["id"]] for record in sample]
@@ -57,4 +89,4 @@ def measure_agreement(english: Path, chinese: Path, scratch: Path) -> dict[str, 
         agreement[rule] = 1 - len(apart) / len(sample)
         if apart:
             differ[rule] = apart
-    return {"documents": len(sample), "agreement": agreement, "differ": differ}
+    return {"agreement": agreement, "differ": differ}

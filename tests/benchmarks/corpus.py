@@ -12,7 +12,8 @@ WORK = REPOSITORY / ".athanor" / "bench"
 SHARED = REPOSITORY.parent / "shared" / "data" / "dev"
 ENGLISH = (
     "web/c4_en_demo", "web/dclm_human_quality", "web/dpk_cc_annotated", "wiki/enwiki_demo", "papers/pubmed_abstracts",
-    "books/us_presidential_speeches", "books/gutenberg_editions",
+    "books/us_presidential_speeches", "books/gutenberg_editions", "books/shakespeare_plays",
+    "web/article_extractor_variants", "domain_legal/legalbench_train_en",
 )  # fmt: skip
 CHINESE = ("wiki/zhwiki_paragraphs_cmrc", "books/classical_chinese", "papers/csl_zh_abstracts")
 SHARDS = 4

@@ -114,7 +114,11 @@ def verdicts(corpus: Path, scratch: Path) -> dict:
     alone["too_few_sentences"] = C4QualityFilter(**{**c4, "min_num_sentences": 5})
     alone["lorem_ipsum"] = C4QualityFilter(**{**c4, "filter_lorem_ipsum": True})
     alone["curly_bracket"] = C4QualityFilter(**{**c4, "filter_curly_bracket": True})
-    remember_words()
+    given = scratch / "given.json"
+    if given.exists():
+        take_words(json.loads(given.read_text()))
+    else:
+        remember_words()
     found: dict[str, list[str]] = {}
     for document in reader(corpus).run():
         failed = []
@@ -126,16 +130,28 @@ def verdicts(corpus: Path, scratch: Path) -> dict:
     return {"rules": list(alone), "failed": found}
 
 
+def take_words(given: dict[str, dict]) -> None:
+    """This project's words of each text, and the number of sentences in each line, in place of spaCy's."""
+    from datatrove.pipeline.filters import c4_filters
+
+    use_words(lambda text, *_: given["words"][text])
+    c4_filters.split_into_sentences = lambda line, *_: [line] * given["sentences"][line]
+
+
+def use_words(split: Callable) -> None:
+    from datatrove.pipeline.filters import fineweb_quality_filter, gopher_quality_filter, gopher_repetition_filter
+
+    for module in (fineweb_quality_filter, gopher_quality_filter, gopher_repetition_filter):
+        module.split_into_words = split
+
+
 def remember_words() -> None:
     """Splitting takes most of the time, and thirty filters ask for the words of the same text."""
     from functools import lru_cache
 
-    from datatrove.pipeline.filters import fineweb_quality_filter, gopher_quality_filter, gopher_repetition_filter
     from datatrove.utils.text import split_into_words
 
-    remembered = lru_cache(maxsize=4)(split_into_words)
-    for module in (fineweb_quality_filter, gopher_quality_filter, gopher_repetition_filter):
-        module.split_into_words = remembered
+    use_words(lru_cache(maxsize=4)(split_into_words))
 
 
 def curation(corpus: Path, scratch: Path) -> dict:

@@ -1,6 +1,8 @@
 """Paragraphs and sentences through the real steps: what is cut stands elsewhere, and the counts add up."""
 
+import gzip
 import random
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ import yaml
 
 from tasks.corpus.shards import write_shard
 from tasks.curation import steps
+from tasks.curation.config import DedupConfig
+from tasks.curation.dedup.shingles import shingles
 from tasks.curation.why import explain, find_verdicts
 from tasks.settings import CONTRACTS
 from tests.curation.test_steps import english
+from tests.oracles.passages import paragraphs, sentences
 
 LICENCE = (
     "Permission is hereby granted to any person who has this text, and to those that come after, to copy it and to "
@@ -108,6 +113,48 @@ def test_nothing_is_cut_from_a_corpus_without_duplicates(tmp_path: Path) -> None
     published = run(tmp_path / "in", tmp_path / "out", lenient(tmp_path))
     assert published["kept"] == 60
     assert all(not row["spans"] for row in rows(tmp_path / "out", "verdicts").values())
+
+
+REAL = {
+    "en": ("web/c4_en_demo", "papers/pubmed_abstracts", "books/us_presidential_speeches"),
+    "zh": ("wiki/zhwiki_paragraphs_cmrc", "books/classical_chinese", "web/cluecorpussmall_zh"),
+}
+
+
+def different(shared_data: Path, names: tuple[str, ...], most: int) -> list[str]:
+    """Real texts of which no sentence, and less than half of any paragraph's shingles, came before: found by sets."""
+    chosen: list[str] = []
+    seen: set[int | str] = set()
+    for name in names:
+        with gzip.open(shared_data / f"{name}.jsonl.gz") as stream:
+            for line in islice(stream, most):
+                text = orjson.loads(line)["text"]
+                new: set[int | str] = set()
+                for start, end in paragraphs(text):
+                    own = set(shingles(text[start:end], DedupConfig()).tolist())
+                    plain = {" ".join(text[slice(*place)].split()) for place in sentences(text, start, end)}
+                    if 2 * len(own & seen) + 2 * len(own & new) > len(own) or plain & seen or plain & new:
+                        break
+                    new |= own | plain
+                else:
+                    chosen.append(text)
+                    seen |= new
+    return chosen
+
+
+@pytest.mark.parametrize("language", REAL)
+def test_nothing_is_removed_at_any_level_from_real_text_without_duplicates(
+    shared_data: Path, tmp_path: Path, language: str
+) -> None:
+    texts = different(shared_data, REAL[language], 120)
+    assert len(texts) > 100
+    records = [{"text": text, "id": str(n), "kind": "prose"} for n, text in enumerate(texts)]
+    write_shard(tmp_path / "in" / "a" / "1.jsonl", records)
+    run(tmp_path / "in", tmp_path / "out", lenient(tmp_path))
+    report = orjson.loads((tmp_path / "out" / "report.json").read_bytes())
+    assert set(report["reasons"]) <= {"language_not_configured", "nothing_left"}
+    assert report["cuts"] == {} and report["clusters"]["duplicates"] == {}
+    assert report["languages"][language]["kept"] > 90
 
 
 def test_levels_that_are_not_configured_do_nothing(tmp_path: Path) -> None:

@@ -57,6 +57,48 @@ print(found["candidates"], len(losers(work, parts)), peak - before)
 """
 
 
+# One shard through every step. Prints how much memory that took beyond the process with all it needs loaded.
+SHARD = """
+import re, sys
+from pathlib import Path
+import orjson, psutil, zstandard
+from tasks.curation import steps
+from tasks.curation.dedup import levels
+from tests.chaos.runs import english
+
+def here(client, step, items, *arguments, on_done=None):
+    return [step(item, *arguments) for item in items], []
+
+def curate(landing, output):
+    steps.inventory(str(landing), str(output), "2026-01-01")
+    steps.compute_signals(str(output), "group-0")
+    steps.cluster_duplicates(str(output))
+    steps.write_verdicts(str(output), "group-0")
+    return steps.publish(str(output))
+
+def write(folder, size):
+    folder.mkdir(parents=True)
+    with (folder / "a.jsonl.zst").open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
+        written = number = 0
+        while written < size:
+            text = "\\n\\n".join(english(6 * number + paragraph, 8) for paragraph in range(6))
+            line = orjson.dumps({"id": number, "text": text}) + b"\\n"
+            packed.write(line)
+            number, written = number + 1, written + len(line)
+
+steps.map_shards = levels.map_shards = here
+steps.dask_client = lambda *_: __import__("contextlib").nullcontext()
+folder, size = Path(sys.argv[1]), int(sys.argv[2]) << 20
+write(folder / "tiny" / "web", 1 << 16)
+curate(folder / "tiny", folder / "tiny-out")
+before = psutil.Process().memory_info().rss >> 20
+write(folder / "large" / "web", size)
+kept = curate(folder / "large", folder / "large-out")["kept"]
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
+print(kept, before, peak - before)
+"""
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
@@ -131,3 +173,15 @@ def test_parts_follow_the_budget_and_not_the_groups() -> None:
     assert [shard for part in large for shard in part] == shards
     spread = cut_into_parts(shards, [2_000] * 40, DedupConfig().memory_budget << 20)
     assert len(spread) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [128, 1024])  # MiB
+def test_a_large_shard_stays_within_the_budget(tmp_path: Path, size: int) -> None:
+    command = [sys.executable, "-c", SHARD, str(tmp_path), str(size)]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept, before, grown = map(int, done.stdout.split()[-3:])
+    print(f"{size} MiB: {kept} documents kept, {before} MiB at rest, {grown} MiB more at the peak")
+    assert kept > 100 * size
+    assert grown <= 2048

@@ -55,6 +55,14 @@ def test_removal_adds_up_to_the_report(output: Path) -> None:
     assert levels == {("document", "duplicate_exact"): 1, ("document", "duplicate_near"): 1}
 
 
+def test_every_byte_is_accounted_for_once(output: Path) -> None:
+    gathered, report = found(output), orjson.loads((output / "report.json").read_bytes())
+    assert sum(gathered["account"].values()) == report["bytes"]["read"]
+    assert gathered["account"]["written"] == report["bytes"]["written"]
+    assert gathered["account"]["duplicate documents"] > 0 < gathered["account"]["documents that fail rules"]
+    assert sum(part["documents"] for part in gathered["parts"]) == report["read"]
+
+
 def test_near_misses_are_on_the_good_side(output: Path) -> None:
     wide, narrow = found(output, near=1.0)["near_misses"], found(output, near=0.0)["near_misses"]
     assert sum(narrow.values()) <= sum(wide.values())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.corpus.shards import Row, read_shard
 from tasks.corpus.storage import LocalStore
 from tasks.curation.config import CurationConfig, load_curation
-from tasks.curation.signals import NAMES, cut, measure
+from tasks.curation.signals import NAMES, _cut_lines, _lower_case, cut, measure
 from tasks.curation.text.chinese import split_chinese
 from tasks.curation.text.code_points import classes, code_points, folded_points
 from tasks.curation.text.lexicon import _folded as folded_utf8
@@ -56,6 +56,16 @@ def test_chinese_words_are_segmented() -> None:
 
 def test_normalisation_is_nfc_and_not_nfkc() -> None:
     assert normalise("\ufeffe\u0301\r\nﬁ①\r") == "é\nﬁ①\n"
+
+
+LINES = ["JavaScript", "Terms of Use", "terms of", " use", "uses ", "cookies", "\n", "\u2028", "é", "中", "İ", "\u212a"]
+
+
+@given(st.lists(st.sampled_from(LINES)).map("".join))
+def test_cut_lines_equal_to_plain_python(text: str) -> None:
+    rules = CONFIG.rules["en"]
+    found = [(span.start, span.end, span.rule) for span in _cut_lines(text, _lower_case(text), rules)]
+    assert found == oracle.cut_lines(text, rules.cut_lines)
 
 
 def test_lines_are_cut_with_their_spans() -> None:

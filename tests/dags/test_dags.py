@@ -18,6 +18,18 @@ CURATE = {
     "gate": {"announce"},
     "announce": set(),
 }
+REPAIR = {
+    "choose_shards": {"groups_to_compute", "groups_to_decide", "keep_record"},
+    "groups_to_compute": {"compute_signals"},
+    "groups_to_decide": {"write_verdicts"},
+    "compute_signals": {"cluster_duplicates"},
+    "cluster_duplicates": {"write_verdicts"},
+    "write_verdicts": {"publish"},
+    "publish": {"gate", "announce"},
+    "gate": {"announce", "keep_record"},
+    "announce": set(),
+    "keep_record": set(),
+}
 TRAIN = {
     "choose_inputs": {"gate_instructions", "tokenizer.train", "pretrain.train", "sft.train"},
     "gate_instructions": {"tokenizer.train"},
@@ -52,7 +64,9 @@ def test_files_parse_without_error_fast_and_light(parsed: dict[str, Any]) -> Non
         assert seconds < 1.0, f"{name} takes {seconds:.2f} s of CPU to parse"
 
 
-@pytest.mark.parametrize("dag_id, order", [("curate_corpus", CURATE), ("train_cascade", TRAIN)])
+@pytest.mark.parametrize(
+    "dag_id, order", [("curate_corpus", CURATE), ("repair_shards", REPAIR), ("train_cascade", TRAIN)]
+)
 def test_order_of_tasks(parsed: dict[str, Any], dag_id: str, order: dict[str, set[str]]) -> None:
     found = {name: set(task.get("downstream_task_ids", [])) for name, task in tasks_of(parsed["dags"][dag_id]).items()}
     assert set(found) == set(order)

@@ -8,6 +8,7 @@ from tasks.evaluation.outputs import (
     jargon,
     looks_like_code,
     output_symptoms,
+    rare_words,
     repetition,
     unsafe_answers,
     weak_multi_turn,
@@ -60,10 +61,14 @@ def test_domain_confusion():
 
 def test_jargon():
     references = PROSE[:2] * 20
-    assert jargon(references[:4], references) is None
+    usual = rare_words(references, references)
+    assert usual is not None and jargon(rare_words(references[:4], references) or 0.0, usual) is None
     terms = ["myocardial infarction sequelae with idiopathic hemodynamic decompensation noted"] * 3
-    sound(jargon(terms, references), "jargon")
-    assert jargon(terms, ["too short to know what is usual"]) is None
+    found = rare_words(terms, references)
+    assert found is not None and found > 0.8
+    sound(jargon(found, usual), "jargon")
+    assert jargon(found, usual, parent=0.9) is None, "the parent wrote so before"
+    assert rare_words(terms, ["too short to know what is usual"]) is None
 
 
 def test_weak_multi_turn():

@@ -94,6 +94,7 @@ CURATED: dict[str, dict[str, Damage]] = {
         "quarantined_share <= 0.01 warning": report(quarantined=3),
         "unreadable_share <= 0.2 critical": report(unreadable_bytes=72000),
         "unreadable_bytes <= 0 warning": report(unreadable_bytes=1),
+        "left_out <= 0 warning": report(left_out=["web/part-3.jsonl"]),
         "duplicate_share <= 0.7 warning": report(clusters={"documents": 10, "duplicates": {"duplicate_near": 8}}),
     },
     "shards": {

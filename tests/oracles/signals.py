@@ -20,6 +20,16 @@ PUNCTUATION = frozenset(PUNCTUATION_MARKS)
 BULLETS = ("•", "-", "*", "‣", "·")
 
 
+def cut_lines(text: str, rules: dict[str, list[str]]) -> list[tuple[int, int, str]]:
+    """(start, end, rule) of every line that holds a phrase of a rule; the first such rule counts."""
+    found, start = [], 0
+    for line in text.splitlines(keepends=True):
+        hit = [rule for rule, phrases in rules.items() if any(phrase in line.lower() for phrase in phrases)]
+        found += [(start, start + len(line), hit[0])] if hit else []
+        start += len(line)
+    return found
+
+
 def looks_like_code(text: str) -> bool:
     lines = [line for line in text[:20_000].split("\n") if line.strip()][:200]
     return len(lines) >= 5 and sum(CODE_LINE.search(line) is not None for line in lines) >= 0.4 * len(lines)

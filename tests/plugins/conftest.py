@@ -10,6 +10,7 @@ import pytest
 # Airflow reads its home when it is imported, and writes its configuration there.
 os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="athanor-airflow-"))
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+os.environ.setdefault("AIRFLOW__CORE__PLUGINS_FOLDER", str(Path(__file__).resolve().parents[2] / "plugins"))
 
 
 @dataclass(frozen=True)

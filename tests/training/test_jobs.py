@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 
 from tasks.corpus.artifact import read_artifact, verify_artifact
 from tasks.corpus.storage import join, upload_folder
+from tasks.evaluation.report import report_uri
 from tasks.evaluation.stages import evaluate_stage
 from tasks.training.job import Job, LeaseLost, submit
 from tasks.training.plan import plan_stage
+from tasks.training.tracking import FOLDER, scalars
 from tests.training.jobs import PATIENCE, RECIPE, finish, group_of, lease_of, steps_of, wait_for_step
+from tests.training.test_tracking import events
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,20 @@ def test_metrics_of_every_step(pretrain):
     assert [line["step"] for line in steps] == list(range(1, 25))
     for name in ("loss", "grad_norm", "update_ratio", "activation_max", "learning_rate", "padding_share", "memory_mb"):
         assert all(isinstance(line[name], int | float) for line in steps), name
+    assert all(0 < line["communication_share"] < 1 <= line["imbalance"] for line in steps), "two ranks do talk"
+    assert all(line["tokens_per_second"] > 0 for line in steps)
     assert (Path(pretrain.artifact) / "metrics.jsonl").read_bytes().count(b"\n") == 24
+
+
+def test_tensorboard_has_every_figure_of_every_step(pretrain):
+    job = Job.load(pretrain.job)
+    shown = {
+        (event.step, value.tag): value.simple_value
+        for event in events(job.folder / FOLDER)
+        for value in event.summary.value
+    }
+    expected = {(line["step"], name): value for line in steps_of(job) for name, value in scalars(line)}
+    assert shown == pytest.approx(expected, rel=1e-6)
 
 
 def test_pretraining_beats_a_unigram_model(tokenizer, pretrain):
@@ -77,6 +94,18 @@ def test_tuning_beats_its_parent(sft):
     assert metrics["heldout_loss"] < metrics["parent_heldout_loss"]
     assert metrics["gain_low"] > 0
     assert evaluate_stage(sft) == metrics, "a second call reads what the first wrote"
+
+
+def test_every_stage_has_a_report(tokenizer, pretrain, sft):
+    for spec in (tokenizer, pretrain, sft):
+        evaluate_stage(spec)
+        page = Path(report_uri(spec.store, read_artifact(spec.artifact).hash)).read_text(encoding="utf-8")
+        assert f"Stage {spec.stage} of recipe micro" in page
+        assert not re.search(r"(?:src|href|url\(|@import|<script|<link)", page), "nothing from elsewhere"
+        if spec is not tokenizer:
+            curves = ("Loss, nats", "Gradient norm", "Learning rate", "Tokens a second", "communication", "Memory")
+            assert all(words in page for words in curves) and page.count("<polyline") >= 9
+    assert "<h3>Before</h3>" in page and "<h3>After</h3>" in page and "Before and after" in page
 
 
 def test_tokenizer_metrics(tokenizer):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tasks.corpus.document import doc_id
 from tasks.errors import ConfigError, DataError
@@ -11,7 +12,8 @@ from tasks.tokens.documents import CuratedDocument
 from tasks.tokens.shards import TokenShards, write_token_shards
 from tasks.tokens.tokenizer import train_tokenizer
 from tasks.training.mixture import PERIOD, MixedDocuments, MixedOrder, pattern
-from tasks.training.recipe import MixturePart
+from tasks.training.recipe import MixturePart, TokenizerStage
+from tasks.training.stages.tokenizer import in_tiers
 
 LENGTH = 16
 
@@ -54,6 +56,18 @@ def test_shares_are_within_one_percent(shards):
                 tokens[name] = tokens.get(name, 0) + 1
         shares = {name: count / sum(tokens.values()) for name, count in tokens.items()}
         assert shares == pytest.approx({"web": 0.5, "books": 0.3, "code": 0.2}, abs=0.01)
+
+
+def test_a_recipe_gives_sources_their_tier():
+    documents = [CuratedDocument(name, "text", name, "en", "prose", tier) for name, tier in (("web", ""), ("wiki", ""))]
+    documents += [
+        CuratedDocument("x", "text", "wiki", "en", "prose", "gold"),
+        CuratedDocument("y", "t", "z", "en", "x"),
+    ]
+    found = [document.tier for document in in_tiers(documents, {"low": ("web", "forum"), "high": ("wiki",)})]
+    assert found == ["low", "high", "gold", ""], "what the corpus says stays, and a source may have none"
+    with pytest.raises(ValidationError, match="named more than once: web"):
+        TokenizerStage(name="t", kind="tokenizer", tiers={"low": ("web",), "high": ("web",)})
 
 
 def test_only_the_named_tier_is_taken(shards):

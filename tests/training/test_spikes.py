@@ -17,8 +17,20 @@ from tasks.tokens.shards import TokenShards
 from tasks.training.data import Loader, PackedDocuments
 from tasks.training.job import Job
 from tasks.training.plan import StageSpec, plan_stage
-from tasks.training.recipe import PretrainStage, Rollback
-from tasks.training.spikes import Skip, Spike, SpikeWatch, culprits, describe, merged, report_html, shown, unit_losses
+from tasks.training.recipe import Optimizer, PretrainStage, Rollback
+from tasks.training.spikes import (
+    Skip,
+    Spike,
+    SpikeWatch,
+    culprits,
+    describe,
+    merged,
+    remedy_of,
+    report_html,
+    shown,
+    unit_losses,
+)
+from tasks.training.symptoms import changed
 from tests.training.jobs import finish, steps_of
 
 
@@ -100,6 +112,15 @@ def test_documents_are_ranked_by_their_loss():
     assert found == {7: (1.0, 1), 8: (5.0, 1), 9: (4.0, 2)}
     both = merged(found, {8: (3.0, 1), 10: (math.nan, 4)})
     assert [unit for unit, _, _ in culprits(both)] == [10, 8, 9, 7]
+
+
+def test_the_remedy_is_a_change_of_the_recipe_that_is_allowed():
+    for precision, careful in (("fp32", ()), ("bf16", ("attention", "logits"))):
+        config = PretrainStage(
+            name="p", kind="pretrain", steps=9, precision=precision, optimizer=Optimizer(learning_rate=0.1)
+        )
+        better = changed(config, remedy_of(config))
+        assert better.optimizer.clip_norm == 0.5 and better.fp32_operations == careful
 
 
 def test_the_report_masks_and_escapes():

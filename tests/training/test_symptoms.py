@@ -27,6 +27,7 @@ def run(steps: int = 120, seed: int = 0) -> list[dict[str, Any]]:
         line = {"step": step, "loss": loss, "grad_norm": float(np.exp(draw.normal(0, 0.3))), "update_ratio": 2e-3}
         line |= {"activation_max": 5 + float(draw.normal(0, 0.2)), "tokens_per_second": float(draw.uniform(800, 1200))}
         line |= {"seconds": 1.0, "data_seconds": 0.01, "padding_share": 0.02}
+        line |= {"communication_share": float(draw.uniform(0.2, 0.4)), "imbalance": float(draw.uniform(1.0, 1.2))}
         lines.append(line | ({"heldout_loss": loss + 0.1} if step % 10 == 0 else {}))
     return lines
 
@@ -77,7 +78,9 @@ def test_not_learning(ratio, lower):
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        ({"tokens_per_second": 300.0}, "machine or communication"),
+        ({"tokens_per_second": 300.0}, "machine"),
+        ({"tokens_per_second": 300.0, "communication_share": 0.8}, "communication"),
+        ({"imbalance": 1.8}, "imbalance"),
         ({"tokens_per_second": 300.0, "padding_share": 0.6}, "padding"),
         ({"data_seconds": 0.5}, "data"),
     ],

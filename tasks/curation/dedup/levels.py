@@ -16,7 +16,7 @@ from tasks.curation.cluster import map_shards
 from tasks.curation.dedup import walk
 from tasks.curation.dedup.candidates import write_candidates
 from tasks.curation.dedup.links import large_star, link, small_star
-from tasks.curation.dedup.plan import Run, load_run
+from tasks.curation.dedup.plan import DOCUMENT, Run, load_run
 from tasks.errors import DataError, StorageError
 
 LINKED = "linked.json"
@@ -50,11 +50,11 @@ def find_candidates(client: Client, work: str, level: str, members: Members) -> 
 
 
 def clear_links(work: str, level: str) -> None:
-    """Delete the pieces from which the candidates were made."""
+    """Delete the pieces from which the candidates were made; of the documents' members the index will be made."""
     store = open_store(work)
     for old in list(store.list(f"{level}/")):
         step = old.key.split("/")[1]
-        if step == "bands" or step.startswith("edges-"):
+        if step == "bands" or step.startswith("edges-") or (step == "members" and level != DOCUMENT):
             store.delete(old.key)
 
 

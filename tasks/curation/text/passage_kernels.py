@@ -7,7 +7,7 @@ or markup comes from Python, since regular expressions say that best, and few te
 import numba
 import numpy as np
 
-from tasks.curation.text.code_points import SPACE, UNSPACED, WORD
+from tasks.curation.text.code_points import SPACE, TERMINAL, UNSPACED, WORD
 from tasks.curation.text.word_kernels import mix
 
 compiled = numba.njit(cache=True, nogil=True)
@@ -36,7 +36,8 @@ def _is_prose(points, start, end):  # type: ignore[no-untyped-def]
         point = points[position]
         pipes += point == 124
         tabs += point == 9
-        framed = framed and _among(point, FRAME)
+        if framed:
+            framed = _among(point, FRAME)
     if pipes >= 2 or tabs >= 2 or framed:
         return False
     position = start
@@ -172,7 +173,11 @@ def passages(points, table, guarded, long_paragraph, long_sentence):  # type: ig
             continue
         begin = position = start
         while position < end:
-            last, position = _sentence_end(points, table, position, end)
+            last = -1
+            if table[points[position]] & TERMINAL:
+                last, position = _sentence_end(points, table, position, end)
+            else:
+                position += 1
             if position >= end and last < 0:
                 last = end
             if last < 0:

@@ -5,12 +5,14 @@ With a base model its tokenizer is taken instead of learning one.
 
 import shutil
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tasks.corpus.artifact import file_hash
 from tasks.corpus.storage import LocalStore
-from tasks.tokens.documents import read_documents, split_of
+from tasks.tokens.documents import CuratedDocument, read_documents, split_of
 from tasks.tokens.shards import write_token_shards
 from tasks.tokens.tokenizer import sample_texts, train_tokenizer
 from tasks.training.context import Context
@@ -37,7 +39,7 @@ def run(context: Context) -> None:
 
     index = write_token_shards(
         context.output / "tokens",
-        read_documents(corpus),
+        in_tiers(read_documents(corpus), config.tiers),
         tokenizer,
         tokenizer_hash=file_hash(LocalStore(context.output), "tokenizer.json").sha256,
         sequence_length=config.sequence_length,
@@ -73,3 +75,10 @@ def _taken(context: Context, origin: Origin, length: int) -> Any:
 
     context.report(step=1, steps=3, what="taking the base model's tokenizer")
     return base_tokenizer(Path(context.spec.data["base"].uri), origin, length)
+
+
+def in_tiers(documents: Iterable[CuratedDocument], tiers: Mapping[str, tuple[str, ...]]) -> Iterator[CuratedDocument]:
+    """The documents with the tier that the recipe gives their source; one that the corpus gave stays."""
+    tier_of = {source: tier for tier, sources in tiers.items() for source in sources}
+    for document in documents:
+        yield document if document.tier else replace(document, tier=tier_of.get(document.source, ""))
