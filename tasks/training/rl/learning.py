@@ -30,6 +30,7 @@ from tasks.training.rl.scoring import Scorer
 from tasks.training.rl.symptoms import repeated_share, reward_symptoms
 from tasks.training.schedule import learning_rate
 from tasks.training.symptoms import RUNBOOK
+from tasks.training.tracking import Trackers, tracked
 
 
 @dataclass
@@ -76,6 +77,10 @@ class Learner:
 
         Raises AthanorError when the loss is no number, or the policy has left its reference too far behind.
         """
+        with tracked(self.context) as trackers:
+            self._run(trackers)
+
+    def _run(self, trackers: Trackers) -> None:
         step, states = self.checkpoints.resume()
         if states:
             self.kl.restore(states["kl"])
@@ -85,7 +90,7 @@ class Learner:
             self.checkpoints.check()
             record = self.take(step)
             step += 1
-            self.context.report(**record)
+            trackers.log(self.context.report(**record))
             self._check(record)
             if step % self.config.checkpoint_every == 0 or step == self.config.steps:
                 self.checkpoints.save(step, {"kl": self.kl.state(), "normaliser": self.normaliser.state()})
