@@ -12,6 +12,7 @@ def register(app: typer.Typer) -> None:
     def train(
         corpus: Annotated[str, typer.Option(help="folder or s3://… of a curated corpus")],
         instructions: Annotated[str, typer.Option(help="folder or s3://… of instruction shards")] = "",
+        preferences: Annotated[str, typer.Option(help="folder or s3://… of preference shards")] = "",
         recipe: Annotated[str | None, typer.Option(help="name in data_contracts/recipes, or a path")] = None,
         store: Annotated[str | None, typer.Option(help="where artifacts go")] = None,
         first: Annotated[str | None, typer.Option(help="first stage to run")] = None,
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
             home=str(config.home),
             corpus=corpus,
             instructions=instructions,
+            preferences=preferences,
             first=first,
             last=last,
             tell=typer.echo,

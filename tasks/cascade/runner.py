@@ -7,6 +7,7 @@ from tasks.corpus.artifact import read_artifact
 from tasks.corpus.registry import promote
 from tasks.corpus.storage import join
 from tasks.errors import AthanorError, DataError
+from tasks.evaluation.preferences import measure_preferences
 from tasks.evaluation.report import report_uri
 from tasks.evaluation.stages import evaluate_stage
 from tasks.gates.gate import require, run_gate
@@ -25,6 +26,7 @@ def run_cascade(
     home: str,
     corpus: str = "",
     instructions: str = "",
+    preferences: str = "",
     first: str | None = None,
     last: str | None = None,
     tell: Tell = print,
@@ -40,7 +42,16 @@ def run_cascade(
         tell(f"note: {note}")
     made: dict[str, str] = {}
     for stage in [*before, *wanted]:
-        spec = plan_stage(recipe, stage, store=store, home=home, corpus=corpus, instructions=instructions, parents=made)
+        spec = plan_stage(
+            recipe,
+            stage,
+            store=store,
+            home=home,
+            corpus=corpus,
+            instructions=instructions,
+            preferences=preferences,
+            parents=made,
+        )
         if stage in before and not spec.finished:
             raise DataError(f"stage '{stage}' was not trained from these inputs yet; begin with it (--first {stage})")
         if stage in wanted:
@@ -56,7 +67,9 @@ def run_stage(spec: StageSpec, tell: Tell = print) -> dict[str, Any]:
     """Train, evaluate and gate one stage. Returns its metrics."""
     for name, item in spec.data.items():
         if name == "instructions":
-            _gate(spec, "instructions", {"instructions": item.uri}, tell)
+            _gate(spec, name, {name: item.uri}, tell)
+        elif name == "preferences":
+            _gate(spec, name, {"metrics": measure_preferences(item, spec.store)}, tell)
     tell(f"{spec.stage}: {'artifact is there already' if spec.finished else f'training, job {spec.job}'}")
     job = submit(spec)
     try:
@@ -84,7 +97,7 @@ def describe(line: dict[str, Any]) -> str:
 
 
 def _gate(spec: StageSpec, contract: str, subject: dict[str, str], tell: Tell) -> None:
-    folder = spec.stage if contract != "instructions" else f"{spec.stage}.instructions"
+    folder = f"{spec.stage}.{contract}" if contract in spec.data else spec.stage
     result = run_gate(contract, subject, join(spec.store, "gates", folder, spec.key))
     tell(f"{spec.stage}: gate {contract}: {result.verdict}, {result.report}")
     require(result)

@@ -31,7 +31,7 @@ class Artifact(StrictModel):
     """What `artifact.json` holds. `hash` covers all but `created`, `metrics` and where the parents lie."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["corpus", "instructions", "tokenizer", "tokens", "model"]
+    kind: Literal["corpus", "instructions", "tokenizer", "tokens", "model", "reward"]
     stage: str
     key: str = Field(description="content key of the work that made it")
     parents: list[str] = Field(default_factory=list, description="hashes of parent artifacts")

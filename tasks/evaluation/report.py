@@ -27,6 +27,11 @@ NAME = "report.html"
 SHOWN_EVENTS = 50
 Line = Mapping[str, Any]
 CHARTS: tuple[tuple[str, str, bool], ...] = (  # key of a line of progress, what it is, logarithmic or not
+    ("reward", "Reward", False),
+    ("kl", "Distance from the reference, nats a token", False),
+    ("kl_coefficient", "Coefficient of the KL penalty", True),
+    ("entropy", "Entropy of the policy, nats a token", False),
+    ("answer_tokens", "Tokens of an answer", False),
     ("learning_rate", "Learning rate", False),
     ("grad_norm", "Gradient norm, before clipping", True),
     ("tokens_per_second", "Tokens a second, all ranks", False),
@@ -37,6 +42,8 @@ CHARTS: tuple[tuple[str, str, bool], ...] = (  # key of a line of progress, what
     ("memory_mb", "Memory of the first rank, peak, MiB", False),
 )
 PAIRS: tuple[tuple[str, str, str, bool], ...] = (  # what, key before, key after, whether less is better
+    ("Reward on held-out prompts", "parent_heldout_reward", "heldout_reward", False),
+    ("Pairs put in order (before: always the longer answer)", "longer_is_better", "accuracy", False),
     ("Held-out response loss, nats a token", "parent_heldout_loss", "heldout_loss", True),
     ("Held-out loss, nats a token (before: unigram model)", "unigram_loss", "heldout_loss", True),
     ("Loss on pretraining's held-out text, nats a token", "parent_general_loss", "general_loss", True),
@@ -136,6 +143,7 @@ def charts(lines: Sequence[Line], events: Sequence[Line]) -> list[Chart]:
 
     drawn = [chart("Loss, nats a token", {"training": series("loss"), "held out": series("heldout_loss")}, marks=marks)]
     drawn += [chart(title, {title: series(key)}, log=log, marks=marks) for key, title, log in CHARTS]
+    drawn.append(chart("Rewards by name", by_name("rewards")))
     drawn.append(chart("Held-out loss by group, nats a token", by_name("heldout_loss_by_category")))
     drawn.append(chart("Weights of the curriculum", by_name("weights")))
     return [found for found in drawn if found]

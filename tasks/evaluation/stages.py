@@ -10,12 +10,14 @@ import numpy as np
 from tasks.corpus.artifact import Artifact, read_artifact
 from tasks.corpus.storage import exists, fetch_folder, join, read_json, write_json
 from tasks.errors import ConfigError
+from tasks.evaluation.policies import measure_policy
 from tasks.evaluation.report import write_report
+from tasks.evaluation.rewards import measure_reward
 from tasks.evaluation.tuning import measure_tuning
 from tasks.tokens.documents import read_documents
 from tasks.tokens.shards import TokenShards
 from tasks.training.plan import StageSpec
-from tasks.training.recipe import BaseStage, PretrainStage, TokenizerStage, TuningStage
+from tasks.training.recipe import BaseStage, PretrainStage, RewardStage, RlhfStage, TokenizerStage, TuningStage
 
 if TYPE_CHECKING:
     from tasks.evaluation.heldout import Losses
@@ -45,6 +47,10 @@ def evaluate_stage(spec: StageSpec) -> dict[str, Any]:
             metrics = _pretrain(spec, artifact, folder, Path(scratch))
         elif isinstance(spec.config, TuningStage):
             metrics = measure_tuning(spec, artifact, folder, Path(scratch))
+        elif isinstance(spec.config, RewardStage):
+            metrics = measure_reward(spec, artifact, folder, Path(scratch))
+        elif isinstance(spec.config, RlhfStage):
+            metrics = measure_policy(spec, artifact, folder, Path(scratch))
         else:
             raise ConfigError(f"stage '{spec.stage}': nothing measures a stage of kind {spec.kind}")
     if "samples" in metrics:

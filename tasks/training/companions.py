@@ -6,8 +6,8 @@ from typing import Any
 from tasks.training.data import Source, collate_tight
 from tasks.training.engine import Engine
 from tasks.training.loop import Companion
-from tasks.training.losses import IGNORED
-from tasks.training.recipe import PretrainStage, TuningStage
+from tasks.training.losses import IGNORED, Losses, token_losses
+from tasks.training.recipe import PretrainStage, RewardStage, TuningStage
 from tasks.training.sampling import REPLAY, WeightedOrder
 from tasks.training.tuning import Curriculum
 
@@ -19,9 +19,15 @@ class HeldOut(Companion):
     name = "heldout"
 
     def __init__(
-        self, sources: Mapping[str, Source], config: TuningStage | PretrainStage, *, rank: int, pad: int
+        self,
+        sources: Mapping[str, Source],
+        config: TuningStage | PretrainStage | RewardStage,
+        *,
+        rank: int,
+        pad: int,
+        losses_of: Losses = token_losses,
     ) -> None:
-        self.sources, self.config, self.rank, self.pad = sources, config, rank, pad
+        self.sources, self.config, self.rank, self.pad, self.losses_of = sources, config, rank, pad, losses_of
         self.losses: dict[int, float] = {}  # by step
         self.by_category: dict[str, float] = {}  # the last measured
 
@@ -43,7 +49,7 @@ class HeldOut(Companion):
         for start in range(0, len(chosen), size * engine.world):
             mine = chosen[start + self.rank * size :][:size]
             batch = collate_tight([source[i] for i in mine], self.pad)
-            loss += float(engine.evaluate(batch)[batch.labels != IGNORED].double().sum())
+            loss += float(engine.evaluate(batch, self.losses_of)[batch.labels != IGNORED].double().sum())
             tokens += batch.supervised
         total, supervised = engine.sum(loss, tokens)
         return total, supervised

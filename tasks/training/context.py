@@ -5,7 +5,7 @@ import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -14,6 +14,7 @@ from tasks.corpus.storage import open_store, upload_folder
 from tasks.errors import AthanorError
 from tasks.training.job import EVENTS, Job
 from tasks.training.plan import StageSpec
+from tasks.training.recipe import Role
 
 METRICS = "metrics.jsonl"  # beside the artifact's files, but not hashed, like the events: it holds times
 
@@ -93,7 +94,7 @@ class Context:
             "rollbacks": sum(line["event"] == "rolled_back" for line in self.lines(EVENTS)),
         }
 
-    def publish(self, kind: Literal["tokenizer", "model"], metrics: dict[str, Any]) -> Artifact:
+    def publish(self, kind: Role, metrics: dict[str, Any]) -> Artifact:
         """Copy the output folder to the store, `artifact.json` last. Only the owner of the lease may."""
         self.job.check(self.token)
         progress = self.job.folder / "progress.jsonl"

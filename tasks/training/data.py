@@ -20,16 +20,20 @@ from tasks.training.recipe import TrainedStage
 @dataclass(frozen=True)
 class Sequence:
     """One packed sequence, unpadded: (length,) ids, position ids that restart with each document, and which tokens
-    are to be learnt (a document's first token never is: nothing of its own document comes before it)."""
+    are to be learnt (a document's first token never is: nothing of its own document comes before it).
+
+    `labels`, where given, says of each token what the head is asked there, or IGNORED, instead of the next token.
+    """
 
     ids: np.ndarray
     positions: np.ndarray
     supervised: np.ndarray
+    labels: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Batch:
-    """(batch, length) int64 tensors. `labels[:, t]` is the token that follows token t, or IGNORED."""
+    """(batch, length) int64 tensors. `labels[:, t]` is the token that follows token t, or IGNORED (see Sequence)."""
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
@@ -128,7 +132,10 @@ def collate(sequences: list[Sequence], length: int, pad: int) -> Batch:
         size = len(sequence.ids)
         ids[row, :size], positions[row, :size] = sequence.ids, sequence.positions
         positions[row, size:] = np.arange(length - size)
-        labels[row, : size - 1] = np.where(sequence.supervised[1:], sequence.ids[1:], IGNORED)
+        if sequence.labels is not None:
+            labels[row, :size] = sequence.labels
+        else:
+            labels[row, : size - 1] = np.where(sequence.supervised[1:], sequence.ids[1:], IGNORED)
     return Batch(
         torch.from_numpy(ids),
         torch.from_numpy(positions),

@@ -21,7 +21,7 @@ from tasks.training.communication import Clock, measured
 from tasks.training.context import Context
 from tasks.training.data import Batch
 from tasks.training.launch import rendezvous
-from tasks.training.losses import IGNORED, token_losses
+from tasks.training.losses import IGNORED, Losses, token_losses
 from tasks.training.numerics import ActivationRange, SelectiveHead, compute_in_fp32, drop_out
 from tasks.training.recipe import TrainedStage
 from tasks.training.zero import deepspeed_config
@@ -158,13 +158,13 @@ class Engine:
             if unit in self._frozen and "step" in zero.optimizer.state.get(part, {}):
                 zero.optimizer.state[part]["step"].zero_()
 
-    def evaluate(self, batch: Batch) -> torch.Tensor:
+    def evaluate(self, batch: Batch, losses_of: Losses = token_losses) -> torch.Tensor:
         """Losses of tokens in nats, (batch, length), without dropout and without gradients; 0 where not supervised."""
         losses = torch.zeros(batch.labels.shape)
         self._engine.eval()
         try:
             with torch.no_grad():
-                losses[batch.labels != IGNORED] = token_losses(*self.predict(batch))
+                losses[batch.labels != IGNORED] = losses_of(*self.predict(batch))
         finally:
             self._engine.train()
         return losses

@@ -48,18 +48,8 @@ def read_instructions(uri: str, config: TuningStage) -> Instructions:
     Of an adaptation only its categories. At most `config.max_records`, those with the smallest hashes. Raises DataError
     when a split is left empty.
     """
-    store, result = open_store(uri), Instructions()
-    found: dict[str, Conversation] = {}
-    for key in (entry.key for entry in store.list() if is_shard(entry.key)):
-        for item in read_shard(store, key):
-            result.counts["read"] += 1
-            conversation = _conversation(item.record) if isinstance(item, Row) else None
-            if conversation is None:
-                result.counts["unreadable"] += 1
-            elif conversation.id in found:
-                result.counts["repeated"] += 1
-            else:
-                found[conversation.id] = conversation
+    conversations, counts = read_all(uri)
+    result, found = Instructions(counts=counts), {item.id: item for item in conversations}
     if isinstance(config, AdaptStage) and config.categories:
         outside = [key for key, item in found.items() if item.category not in config.categories]
         result.counts["outside_domain"] = len(outside)
@@ -73,6 +63,23 @@ def read_instructions(uri: str, config: TuningStage) -> Instructions:
         if not conversations:
             raise DataError(f"{uri}: no instruction record falls into the {split} split; add records ({result.counts})")
     return result
+
+
+def read_all(uri: str) -> tuple[list[Conversation], Counter[str]]:
+    """Every conversation of a folder's shards, each once, and how many records were read and left out."""
+    store, counts = open_store(uri), Counter[str]()
+    found: dict[str, Conversation] = {}
+    for key in (entry.key for entry in store.list() if is_shard(entry.key)):
+        for item in read_shard(store, key):
+            counts["read"] += 1
+            conversation = _conversation(item.record) if isinstance(item, Row) else None
+            if conversation is None:
+                counts["unreadable"] += 1
+            elif conversation.id in found:
+                counts["repeated"] += 1
+            else:
+                found[conversation.id] = conversation
+    return list(found.values()), counts
 
 
 def _conversation(record: dict[str, Any]) -> Conversation | None:

@@ -15,7 +15,7 @@ from tasks.training.context import Context
 from tasks.training.data import Loader
 from tasks.training.engine import Engine
 from tasks.training.job import EVENTS
-from tasks.training.losses import IGNORED
+from tasks.training.losses import IGNORED, Losses, share_of_step, token_losses
 from tasks.training.schedule import learning_rate
 from tasks.training.spikes import (
     EXCERPT_TOKENS,
@@ -35,8 +35,6 @@ from tasks.training.spikes import (
 from tasks.training.symptoms import RUNBOOK, symptoms
 from tasks.training.tracking import Trackers, tracked
 
-# Logits and labels of supervised tokens, and how many of these the whole step has → loss.
-Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 Decode = Callable[[list[int]], str]
 
 
@@ -70,17 +68,17 @@ def train(
     context: Context,
     engine: Engine,
     loader: Loader,
-    loss_of: Loss,
     companions: Sequence[Companion] = (),
     decode: Decode = str,
+    losses_of: Losses = token_losses,
 ) -> Checkpoints:
     """Train from the last whole checkpoint, or from the start, to the last step, or until a companion is done.
 
-    A spike is rolled back; `decode` turns the culprit documents' tokens into text. Returns the run's checkpoints, all
-    written. Raises AthanorError when a spike cannot be rolled back.
+    A spike is rolled back; `decode` turns the culprit documents' tokens into text. `losses_of` says what is minimised.
+    Returns the run's checkpoints, all written. Raises AthanorError when a spike cannot be rolled back.
     """
     with tracked(context) as trackers:
-        run = _Run(context, engine, loader, loss_of, companions, decode, trackers)
+        run = _Run(context, engine, loader, companions, decode, losses_of, trackers)
         run.go()
     return run.checkpoints
 
@@ -90,9 +88,9 @@ class _Run:
     context: Context
     engine: Engine
     loader: Loader
-    loss_of: Loss
     companions: Sequence[Companion]
     decode: Decode
+    losses_of: Losses
     trackers: Trackers
 
     def __post_init__(self) -> None:
@@ -157,7 +155,7 @@ class _Run:
         supervised, tokens = engine.sum(sum(b.supervised for b in batches), sum(b.tokens for b in batches))
         share = 0.0
         for batch in batches:
-            value = self.loss_of(*engine.predict(batch), int(supervised))
+            value = share_of_step(self.losses_of(*engine.predict(batch)), int(supervised))
             engine.backward(value)
             share += value.item()
         rate = learning_rate(step, steps, engine.config.optimizer) * self.watch.rate_factor(step)
@@ -227,7 +225,7 @@ class _Run:
         source = self.loader.source
         for indices in (share for window in windows for share in self.loader.shares(window)):
             batch = self.loader.batch(indices)
-            losses = self.engine.evaluate(batch).float().numpy()
+            losses = self.engine.evaluate(batch, self.losses_of).float().numpy()
             units = [source.units(index) for index in indices]
             found = merged(found, unit_losses(losses, batch.labels.numpy() != IGNORED, units))
         texts = self.engine.tell_all(json.dumps(found))  # not orjson: a loss may be no number

@@ -3,9 +3,13 @@
 The mean over micro-batches of unequal length is not the mean over tokens; so the divisor comes from outside.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
+# Logits (supervised, vocab) and labels (supervised,) → one loss each, (supervised,).
+Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 IGNORED = -100  # label of a token that is not supervised
 
 
@@ -25,7 +29,12 @@ def causal_loss(logits: torch.Tensor, labels: torch.Tensor, supervised: int) -> 
 
     A micro-batch with nothing to supervise gives 0 with zero gradients, never NaN.
     """
-    return token_losses(logits, labels).sum() / max(1, supervised)
+    return share_of_step(token_losses(logits, labels), supervised)
+
+
+def share_of_step(losses: torch.Tensor, supervised: int) -> torch.Tensor:
+    """What a micro-batch adds to the loss of a step with `supervised` such losses over all ranks."""
+    return losses.sum() / max(1, supervised)
 
 
 def preference_losses(

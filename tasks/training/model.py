@@ -56,14 +56,14 @@ def initialize(model: PreTrainedModel, shape: ModelShape) -> None:
             module.weight.mul_(gain[shape.residual_scaling])
 
 
-def load_model(folder: Path | str) -> PreTrainedModel:
-    """The FP32 causal language model in a folder; never asks the network, never unpickles.
+def load_model(folder: Path | str, auto: Any = AutoModelForCausalLM) -> PreTrainedModel:
+    """The FP32 model in a folder, a causal one unless `auto` says otherwise; never asks the network or unpickles.
 
     Raises DataError when a weight is missing, unexpected or of another shape: transformers would only warn, and go on
     with random numbers.
     """
     logging.disable_progress_bar()  # for a few files on disk it is only noise in the log
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = auto.from_pretrained(
         folder,
         local_files_only=True,
         use_safetensors=True,

@@ -58,17 +58,18 @@ def plan_stage(
     home: str,
     corpus: str = "",
     instructions: str = "",
+    preferences: str = "",
     parents: dict[str, str] | None = None,
 ) -> StageSpec:
     """The spec of one stage of a recipe.
 
     `parents` maps stage names to artifact URIs; `corpus` is the folder of a curated corpus, `instructions` a folder
-    of instruction shards. Raises ConfigError when an input that the stage reads is not given, DataError when it is
-    not finished.
+    of instruction shards, `preferences` one of preference records. Raises ConfigError when an input that the stage
+    reads is not given, DataError when it is not finished.
     """
     plan = load_recipe(recipe)
     config = plan.stage(stage)
-    given = {"corpus": corpus, "instructions": instructions}
+    given = {"corpus": corpus, "instructions": instructions, "preferences": preferences}
     inputs = {name: _input(given[name], name, stage) for name in config.data}
     if isinstance(config, TokenizerStage | BaseStage) and config.base:
         inputs["base"] = _base_model(config.base)

@@ -165,8 +165,8 @@ def unit_losses(losses: np.ndarray, labelled: np.ndarray, units: list[np.ndarray
     """Losses by document: `losses` and `labelled` are (rows, length), `units[row]` names each token's document."""
     found: UnitLosses = {}
     for row, owners in enumerate(units):
-        places = np.flatnonzero(labelled[row, : len(owners) - 1])
-        found = merged(found, *({int(owners[place + 1]): (float(losses[row, place]), 1)} for place in places))
+        places = np.flatnonzero(labelled[row, : len(owners)])
+        found = merged(found, *({int(owners[place]): (float(losses[row, place]), 1)} for place in places))
     return found
 
 

@@ -48,7 +48,18 @@ def write(folder: Path, contract: dict[str, Any]) -> str:
 
 
 def test_the_shipped_contracts_load() -> None:
-    assert NAMES == ["adapt", "curated", "instructions", "pretrain", "sft", "tokens"]
+    assert NAMES == [
+        "adapt",
+        "base",
+        "curated",
+        "instructions",
+        "preferences",
+        "pretrain",
+        "reward",
+        "rlhf",
+        "sft",
+        "tokens",
+    ]
     for name in NAMES:
         contract = load_contract(name)
         check_types(contract)

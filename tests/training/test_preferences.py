@@ -9,11 +9,14 @@ import typer
 from typer.testing import CliRunner
 
 from tasks.corpus.shards import Row, read_shard, write_shard
-from tasks.corpus.storage import LocalStore
+from tasks.corpus.storage import LocalStore, read_json, write_json
 from tasks.errors import DataError
+from tasks.evaluation.preferences import measure_preferences
+from tasks.gates.gate import run_gate
 from tasks.training.cli import register
 from tasks.training.conversations import Unusable
 from tasks.training.importing import import_preferences
+from tasks.training.plan import identify
 from tasks.training.preferences.agreement import agreement, alpha
 from tasks.training.preferences.pairs import pairs_of, read_preferences
 from tasks.training.preferences.records import read_preference
@@ -168,6 +171,19 @@ def test_agreement_that_cannot_be_told_is_not_measured():
     assert agreement(nobody) == (None, 0, 0, "no record names its annotator")
     assert agreement(judged([{"a": [1, 2]}, {"b": [1, 2]}])).alpha is None
     assert agreement(judged([{"a": [1, 2], "b": [1, 2]}])).alpha is None
+
+
+def test_figures_and_the_gate(tmp_path):
+    records = judged([{"a": [1, 2], "b": [1, 2]}, {"a": [2, 1], "b": [2, 1]}] * 20)
+    write_shard(tmp_path / "in" / "judged.jsonl.zst", [*records, {"text": "no judgement"}])
+    where = measure_preferences(identify(str(tmp_path / "in")), str(tmp_path / "store"))
+    found = read_json(where)
+    assert (found["records"], found["pairs"], found["unfit_records"], found["alpha"]) == (80, 80, 1, 1.0)
+    assert run_gate("preferences", {"metrics": where}, str(tmp_path / "gate")).passed
+    worse = (("alpha", None, "warning"), ("alpha", 0.1, "refused"), ("unfit_share", 0.2, "refused"))
+    for name, value, verdict in worse:
+        write_json(where, found | {name: value})
+        assert run_gate("preferences", {"metrics": where}, str(tmp_path / "gate")).verdict == verdict
 
 
 REAL = ["dpo_en_demo", "dpo_zh_500", "dpo_zh_demo", "hh_rlhf_harmless_test", "oasst_rm_zh"]

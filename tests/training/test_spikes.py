@@ -108,7 +108,7 @@ def test_rollbacks_are_bounded_and_slow_down(tmp_path):
 def test_documents_are_ranked_by_their_loss():
     losses = np.array([[1.0, 5.0, 5.0, 0.0], [2.0, 2.0, 9.0, 9.0]])
     labelled = np.array([[True, True, False, False], [True, True, False, False]])
-    found = unit_losses(losses, labelled, [np.array([7, 7, 8]), np.array([9, 9, 9])])
+    found = unit_losses(losses, labelled, [np.array([7, 8, 8]), np.array([9, 9, 9])])
     assert found == {7: (1.0, 1), 8: (5.0, 1), 9: (4.0, 2)}
     both = merged(found, {8: (3.0, 1), 10: (math.nan, 4)})
     assert [unit for unit, _, _ in culprits(both)] == [10, 8, 9, 7]

@@ -129,7 +129,7 @@ def test_noise_and_trends_are_no_waves(seed):
 
 def test_every_event_of_the_code_is_in_the_runbook():
     named: set[str] = set()
-    for path in (REPOSITORY / "tasks").glob("[te][rv]a*/*.py"):  # training, evaluation
+    for path in (REPOSITORY / "tasks").glob("[te][rv]a*/**/*.py"):  # training, evaluation
         text = path.read_text(encoding="utf-8")
         named |= set(re.findall(r'(?:_say|\.event)\(\s*(?:token, )?"([a-z_]+)"|Symptom\(\s*event="([a-z_]+)"', text))
     events = {name for pair in named for name in pair if name}

@@ -9,7 +9,6 @@ from tasks.training.context import Context
 from tasks.training.data import Loader, PackedDocuments
 from tasks.training.engine import Engine, join_ranks
 from tasks.training.loop import train
-from tasks.training.losses import causal_loss
 from tasks.training.mixture import MixedDocuments, MixedOrder
 from tasks.training.model import export_model, new_model
 from tasks.training.recipe import PretrainStage
@@ -34,7 +33,7 @@ def run(context: Context) -> None:
     heldout = PackedDocuments(TokenShards(parent / "tokens", "heldout"))
     watch = HeldOut({"documents": heldout}, config, rank=context.rank, pad=tokenizer.pad_token_id)
     companions = [watch] if config.heldout_sequences else []
-    checkpoints = train(context, engine, loader, causal_loss, companions, tokenizer.decode)
+    checkpoints = train(context, engine, loader, companions, tokenizer.decode)
     if config.patience is not None and watch.best != max(watch.losses):
         checkpoints.load(watch.best)
 

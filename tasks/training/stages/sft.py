@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from tasks.corpus.artifact import Artifact, read_artifact
-from tasks.errors import ConfigError, DataError
+from tasks.corpus.artifact import read_artifact
+from tasks.errors import DataError
 from tasks.tokens.shards import TokenShards
 from tasks.tokens.tokenizer import load_tokenizer
 from tasks.training.adapters import export_adapted, with_adapters
@@ -18,8 +18,8 @@ from tasks.training.data import Source
 from tasks.training.engine import Engine, join_ranks
 from tasks.training.instructions import Conversation, grouped, pack_conversations, read_instructions
 from tasks.training.loop import Companion, train
-from tasks.training.losses import causal_loss
 from tasks.training.model import export_model, load_model
+from tasks.training.peak import rate_share, with_peak
 from tasks.training.recipe import TuningStage
 from tasks.training.sampling import REPLAY, Joined, TuningLoader, WeightedOrder, replay_source, weights_of
 from tasks.training.unfreezing import ProgressiveUnfreezing, unit_of
@@ -54,7 +54,7 @@ def run(context: Context) -> None:
         companions.append(DynamicCurriculum(config.curriculum, heldout, order))
     if config.unfreezing:
         companions.append(ProgressiveUnfreezing(config.unfreezing))
-    checkpoints = train(context, engine, loader, causal_loss, companions, tokenizer.decode)
+    checkpoints = train(context, engine, loader, companions, tokenizer.decode)
     last = max(heldout.losses)
     if heldout.best != last:
         checkpoints.load(heldout.best)
@@ -79,26 +79,6 @@ def run(context: Context) -> None:
                 "stopped_early": heldout.done,
             },
         )
-
-
-def with_peak(config: TuningStage, parent: Artifact) -> TuningStage:
-    """The same configuration with its peak learning rate. Raises ConfigError when the parent records none."""
-    share, peak = config.optimizer.parent_share, parent.metrics.get("peak_learning_rate")
-    if share is None:
-        return config
-    if not peak:
-        raise ConfigError(
-            f"stage '{config.name}': parent_share {share:g} of what? its parent records no peak_learning_rate; give "
-            "learning_rate instead"
-        )
-    optimizer = config.optimizer.model_copy(update={"learning_rate": share * peak, "parent_share": None})
-    return config.model_copy(update={"optimizer": optimizer})
-
-
-def rate_share(config: TuningStage, parent: Artifact) -> float | None:
-    """The peak learning rate as a share of the parent's, where that is known."""
-    peak = parent.metrics.get("peak_learning_rate")
-    return config.optimizer.learning_rate / peak if peak else None
 
 
 Groups = dict[str, list[Conversation]]
