@@ -1,14 +1,15 @@
 """The plugin: what Airflow loads from this folder. The only file it scans (.airflowignore)."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow.plugins_manager import AirflowPlugin
 
 from plugins import listener
 from plugins.operators import GateReportLink, PageLink
 
-Receive, Send = Callable[[], Awaitable[Any]], Callable[..., Any]
+Receive: TypeAlias = Callable[[], Awaitable[Any]]
+Send: TypeAlias = Callable[..., Any]
 
 
 async def reports(scope: dict[str, Any], receive: Receive, send: Send) -> None:

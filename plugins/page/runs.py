@@ -53,7 +53,7 @@ def latest_group_task(session: Session, snapshot: str, group: str) -> dict[str, 
         .where(
             DagRun.dag_id.in_(("curate_corpus", "repair_shards")),
             TaskInstance.task_id == "compute_signals",
-            TaskInstance.rendered_map_index == group,
+            TaskInstance.rendered_map_index == group,  # type: ignore[arg-type]  # a column, though typed as text
         )
         .order_by(DagRun.run_after.desc())
         .limit(LOOKED_AT)

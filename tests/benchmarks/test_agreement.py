@@ -1,5 +1,5 @@
-"""English rules give the verdicts of datatrove on the same words. spaCy's words are others: tasks/curation/README.md says
-how many verdicts that changes, and why."""
+"""English rules give the verdicts of datatrove on the same words. spaCy's words are others: tasks/curation/README.md
+says how many verdicts that changes, and why."""
 
 from pathlib import Path
 

@@ -21,7 +21,6 @@ from tasks.training.context import Context
 from tasks.training.data import Loader, PackedConversations
 from tasks.training.engine import Engine, deepspeed_config, join_ranks
 from tasks.training.job import Job, Lease
-from tasks.training.losses import causal_loss
 from tasks.training.model import load_model
 from tasks.training.numerics import ActivationRange
 from tasks.training.plan import StageSpec
@@ -112,14 +111,14 @@ def own(work: Work, folder: Path) -> None:
     engine = Engine(load_model(work.model), config)
     if work.rates:
         loop.learning_rate = lambda step, steps, optimizer: work.rate(step)  # both sides follow one list
-    loop.train(ours, engine, loader, causal_loss)
+    loop.train(ours, engine, loader)
     if work.losses and RANK == 0:
         Path(work.losses).write_bytes(orjson.dumps(ours.losses))
 
 
 def without_detectors() -> None:
     """The same loop blind: no spike is judged, no activation looked at, no symptom looked for."""
-    loop.SpikeWatch.judge = lambda self, step, loss, norm: None  # type: ignore[method-assign]
+    loop.SpikeWatch.judge = lambda self, step, loss, norm: None  # type: ignore[method-assign,assignment]
     loop.symptoms = lambda lines, config: []  # type: ignore[assignment]
     ActivationRange._see = lambda self, module, inputs, output: None  # type: ignore[method-assign]
 

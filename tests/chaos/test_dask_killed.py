@@ -124,7 +124,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_killed_command_leaves_no_process_of_dask(landing: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tasks", "curate", "--input", landing, "--output", tmp_path / "out"]
+    command = [sys.executable, "-m", "tasks", "curate", "--input", str(landing), "--output", str(tmp_path / "out")]
     quiet = subprocess.DEVNULL
     process = subprocess.Popen([*command, "--workers", "2"], cwd=REPOSITORY, stdout=quiet, stderr=quiet)
     below: dict[int, psutil.Process] = {}

@@ -99,13 +99,14 @@ def airflow() -> Any:
     import_all_models()
     Base.metadata.create_all(settings.engine)
     began = datetime(2026, 1, 15, tzinfo=UTC)
-    with settings.Session() as session:
+    with settings.Session() as session:  # type: ignore[misc]  # set when Airflow starts
         session.add(DagBundleModel(name="dags-folder"))
         session.flush()
         for dag_id in ("curate_corpus", "train_cascade", "somebody_elses"):
             session.add(DagModel(dag_id=dag_id, bundle_name="dags-folder"))
             session.flush()
-            run = {"dag_id": dag_id, "run_id": RUN, "run_type": "manual", "state": "running", "run_after": began}
+            run: dict[str, Any] = {"dag_id": dag_id, "run_id": RUN, "run_type": "manual", "state": "running"}
+            run["run_after"] = began
             session.add(DagRun(**run, start_date=began, conf={"snapshot": DATE}))
             session.flush()
         for index, state in enumerate(("success", "failed")):
@@ -261,7 +262,7 @@ def test_a_release_is_decided_by_name_and_with_a_reason(shown: Shown) -> None:
     assert (line["history"][-1]["by"], line["history"][-1]["why"]) == ("user", "worse answers")
     nothing = decide(shown, "rollback", line["released"]["hash"], "again")
     assert nothing.status_code == 409 and "nothing to go back to" in nothing.json()["detail"]
-    with settings.Session() as session:
+    with settings.Session() as session:  # type: ignore[misc]  # set when Airflow starts
         rows = [row for row in session.query(Log) if row.event.startswith("athanor")]
         logged = [(row.event, row.owner, orjson.loads(row.extra)["why"]) for row in rows]
     assert ("athanor roll back", "user", "worse answers") in logged
