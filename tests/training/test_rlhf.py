@@ -131,12 +131,14 @@ def test_what_it_was_worth(calm, tmp_path):
         assert not run_gate("rlhf", {"metrics": where}, str(tmp_path / "refused")).passed
 
 
+@pytest.mark.slow
 def test_grpo_learns_it_too(made, tmp_path):
     job = finish(plan(tmp_path, made, GRPO))
     check_learnt(job)
     assert all(line["value_loss"] == 0 for line in steps_of(job))
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_to_the_bit(calm, made, tmp_path):
     planned, job = calm
     again = plan(tmp_path, made, RLHF)
