@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 import time
-from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +29,7 @@ EXPIRES = 120.0  # seconds without one after which a holder counts as gone
 POLL = 2.0  # seconds between two looks of who waits
 TRIES = 50  # of a compare-and-swap that meets others' changes
 _mine: dict[str, "Lease"] = {}  # place → the lease that this process holds there
+_not_given_back: list["Lease"] = []  # of this process, and at an end all the same
 _log = logging.getLogger(__name__)
 
 
@@ -86,8 +86,11 @@ class Lease:
         del _mine[self.uri]
         self._ended.set()
         self._thread.join()
-        with nullcontext() if error is None else suppress(StorageError):  # what went wrong first is what is told
+        try:
             self._leave()
+        except StorageError as why:  # the work is done or has failed on its own; the record lapses without us
+            _not_given_back.append(self)
+            _log.warning("%s: the lease could not be given back and lapses by itself: %s", self.uri, why)
         if error is None:
             self.check()
 
@@ -178,6 +181,8 @@ def _is_gone(holder: dict[str, Any]) -> bool:
         return True
     if holder["machine"] != _machine():
         return False
+    if any(lease._is_ours(holder) for lease in _not_given_back):
+        return True
     try:
         process = psutil.Process(holder["process"])
         return process.create_time() != holder["started"] or process.status() == psutil.STATUS_ZOMBIE

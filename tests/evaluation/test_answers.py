@@ -92,6 +92,7 @@ def test_a_sound_child_shows_nothing(parent):
     assert metrics["rare_words"] <= 1.5 * metrics["reference_rare_words"]
 
 
+@pytest.mark.slow
 def test_a_child_that_learnt_jargon(parent):
     metrics = figures(tuned(parent, records(JARGON, LATER), 80), parent)
     assert "jargon" in events(metrics)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.corpus.artifact import Artifact
-from tasks.evaluation.charts import HEIGHT, MOST_POINTS, WIDTH, chart, short, thinned, ticks
+from tasks.evaluation.charts import HEIGHT, MOST_POINTS, TINY, WIDTH, chart, short, thinned, ticks
 from tasks.evaluation.report import number, render
 from tasks.training.plan import Input, StageSpec
 from tasks.training.recipe import SftStage, TuningOptimizer
@@ -84,7 +84,7 @@ def test_a_spike_stays_when_a_curve_is_thinned():
 def test_every_point_lies_in_the_picture(values, log):
     drawn = chart("x", {"a": list(enumerate(values))}, log=log)
     if drawn is None:
-        assert log and sum(value > 0 for value in values) < 2
+        assert log and sum(value > TINY for value in values) < 2
         return
     places = [tuple(map(float, pair.split(","))) for curve in drawn.curves for pair in curve.points.split()]
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)

@@ -69,6 +69,7 @@ def undisturbed(spec_of, tmp_path_factory) -> StageSpec:
     return spec
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_to_the_bit(spec_of, undisturbed, tmp_path):
     """The whole group, one rank, the supervisor; a checkpoint damaged meanwhile; into a source's second epoch."""
     spec = spec_of(tmp_path)

@@ -56,17 +56,22 @@ GRPO = RLHF | {"method": "grpo", "prompts": 8, "samples": 4}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> dict[str, str]:
-    """URIs of a model, its prompts, pairs, and a reward model trained on them."""
-    folder = tmp_path_factory.mktemp("made")
-    found = {
+def given(tmp_path_factory) -> dict[str, str]:
+    """URIs of a model, its prompts, and pairs."""
+    folder = tmp_path_factory.mktemp("given")
+    return {
         "sft": make_talker(folder / "talker"),
         "instructions": make_instructions(folder / "talk"),
         "preferences": make_preferences(folder / "pairs"),
     }
-    planned = plan(folder / "reward", found, RLHF, "reward.brief")
+
+
+@pytest.fixture(scope="module")
+def made(given, tmp_path_factory) -> dict[str, str]:
+    """The same, and a reward model trained on the pairs."""
+    planned = plan(tmp_path_factory.mktemp("reward"), given, RLHF, "reward.brief")
     finish(planned)
-    return found | {"reward.brief": planned.artifact}
+    return given | {"reward.brief": planned.artifact}
 
 
 def plan(place: Path, made: dict[str, str], stage: dict[str, Any], name: str = "rlhf") -> StageSpec:
@@ -104,6 +109,7 @@ def check_learnt(job: Job) -> None:
     assert all(0.5 < line["ratio"] < 2 for line in lines)
 
 
+@pytest.mark.slow
 def test_ppo_learns_a_known_preference(calm):
     planned, job = calm
     check_learnt(job)
@@ -114,6 +120,7 @@ def test_ppo_learns_a_known_preference(calm):
     assert model.get_output_embeddings().weight.shape[0] == len(tokenizer), "the critic stays behind"
 
 
+@pytest.mark.slow
 def test_what_it_was_worth(calm, tmp_path):
     planned, _ = calm
     metrics = evaluate_stage(planned)
@@ -156,8 +163,8 @@ def test_killed_it_goes_on_to_the_bit(calm, made, tmp_path):
     assert read_artifact(again.artifact).files == read_artifact(planned.artifact).files
 
 
-def test_one_pass_gives_the_parents_logits_and_a_value(made):
-    model, parent = with_value_head(Path(made["sft"])), load_model(made["sft"])
+def test_one_pass_gives_the_parents_logits_and_a_value(given):
+    model, parent = with_value_head(Path(given["sft"])), load_model(given["sft"])
     ids = torch.arange(12)[None]
     with torch.no_grad():
         both, plain = model(ids).logits, parent(ids).logits
@@ -166,11 +173,11 @@ def test_one_pass_gives_the_parents_logits_and_a_value(made):
     assert set(without_value_head(state)) == {name for name, _ in parent.named_parameters()}
 
 
-def test_draws_follow_the_distribution_and_stop(made):
-    sampler = Sampler(made["sft"], 0.8, 24)
-    tokenizer = load_tokenizer(made["sft"])
+def test_draws_follow_the_distribution_and_stop(given):
+    sampler = Sampler(given["sft"], 0.8, 24)
+    tokenizer = load_tokenizer(given["sft"])
     config = RlhfStage.model_validate(RLHF)
-    prompts = read_prompts(made["instructions"], config, tokenizer)[0]["train"]
+    prompts = read_prompts(given["instructions"], config, tokenizer)[0]["train"]
     some = [prompt.ids for prompt in prompts[:6]]
     first, again = sampler.draw(some, 5, 4), sampler.draw(some, 5, 4)
     assert [answer.ids.tolist() for answer in first] == [answer.ids.tolist() for answer in again]
@@ -202,11 +209,12 @@ def test_verifiable_answers():
         ({"rewards": {"reward.kind": 1}}, "no earlier reward stage has that name"),
     ],
 )
-def test_impossible_recipes(tmp_path, made, changes, said):
+def test_impossible_recipes(tmp_path, given, changes, said):
     with pytest.raises(ConfigError, match=said):
-        plan(tmp_path, made, RLHF | changes)
+        plan(tmp_path, given, RLHF | changes)
 
 
+@pytest.mark.slow
 def test_every_reward_is_a_parent(made, tmp_path):
     planned = plan(tmp_path, made, RLHF | {"rewards": {"reward.brief": 1.0, "exact_answer": 0.5}})
     assert set(planned.parents) == {"model", "reward.brief"}
