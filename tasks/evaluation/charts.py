@@ -41,7 +41,7 @@ def chart(
     log: bool = False,
     marks: Sequence[tuple[float, str]] = (),
 ) -> Chart | None:
-    """A chart of (x, y) series; None where no series has two points. `log`: a logarithmic axis, values above TINY only."""
+    """A chart of (x, y) series; None where no series has two points. `log`: a logarithmic axis, values above 0 only."""
     drawn = {
         name: [(x, y) for x, y in points if math.isfinite(y) and (y > TINY or not log)]
         for name, points in series.items()
