@@ -230,7 +230,12 @@ def _each_shard(
             client, step, shards, manifest.landing, open_store(output).uri, config.model_dump(), on_done=report
         )
     failed = {shard.id for shard, _ in failures}
-    keep_record(output, name, [shard for shard in shards if shard.id not in failed], failures)
+    try:
+        keep_record(output, name, [shard for shard in shards if shard.id not in failed], failures)
+    except StorageError as why:
+        if failures:  # without a record no budget could count them; and what went wrong first is what is told
+            raise _failed(group, len(results), failures) from why
+        raise
     return results, failures
 
 
