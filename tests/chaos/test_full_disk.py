@@ -18,10 +18,10 @@ from tests.chaos.runs import SNAPSHOT, curate, english, temporary_files, tree
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 64 KiB."""
+    """A real file system of 128 KiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(place)], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.decode().strip()}")
     yield place
