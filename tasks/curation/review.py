@@ -8,9 +8,8 @@ import hashlib
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +23,9 @@ from tasks.curation.config import CurationConfig
 from tasks.curation.signal_files import read_signals
 from tasks.curation.text.normalise import normalise
 from tasks.errors import DataError
+from tasks.pages import page_template
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
+TEMPLATE = Path(__file__).parent / "review.html.jinja"
 PAGE = "review.html"
 COLUMNS = (
     *("doc_id", "source", "language", "row", "verdict", "reasons", "level", "spans"),
@@ -214,7 +212,8 @@ def draw(output: str, found: dict[str, Any]) -> str:
     script = (Path(__file__).parent / "review.js").read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     drawn = {"by_rule": _by_rule(found["removal"]), "flow": _flow(found["account"]), "grid": _grid(found)}
-    page = _template().render(**found, **drawn, script=script, digest=digest)
+    template = page_template(TEMPLATE, documents=_documents, size=_size)
+    page = template.render(**found, **drawn, script=script, digest=digest)
     open_store(output).write(PAGE, page.encode("utf-8", "replace"))
     return join(output, PAGE)
 
@@ -256,17 +255,5 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["documents"] = lambda count: f"{count:,} document{'' if count == 1 else 's'}"
-    environment.filters["size"] = _size
-    return environment.get_template("review.html.jinja")
+def _documents(count: int) -> str:
+    return f"{count:,} document{'' if count == 1 else 's'}"

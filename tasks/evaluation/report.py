@@ -5,9 +5,8 @@ It lies beside the figures that the stage's gate reads: STORE/evaluations/<artif
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -15,14 +14,13 @@ from tasks.corpus.artifact import Artifact, read_artifact
 from tasks.corpus.privacy import excerpt, mask
 from tasks.corpus.storage import join, open_store
 from tasks.evaluation.charts import Chart, chart
+from tasks.pages import page_template
 from tasks.training.context import METRICS
 from tasks.training.job import EVENTS
 from tasks.training.plan import StageSpec
 from tasks.training.symptoms import RUNBOOK
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
+TEMPLATE = Path(__file__).parent / "report.html.jinja"
 NAME = "report.html"
 SHOWN_EVENTS = 50
 Line = Mapping[str, Any]
@@ -79,7 +77,7 @@ def render(
     """The page. All that comes from data is masked here and escaped by the template."""
     symptoms = [{**item, "where": "output"} for item in metrics.get("symptoms", [])]
     happened = [_event(event) for event in [*events[-SHOWN_EVENTS:], *symptoms]]
-    return _template().render(
+    return page_template(TEMPLATE, number=number).render(
         spec=spec,
         artifact=artifact,
         measure=metrics.get("measure", ""),
@@ -231,18 +229,3 @@ def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         elif value is not None and value != () and value != []:
             found.append((prefix + key, words(value)))
     return found
-
-
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
-    return environment.get_template("report.html.jinja")

@@ -1,25 +1,25 @@
 """The report of a gate: one HTML file without scripts or anything from the network, in light and dark."""
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.gates.contract import Contract, Frame
 from tasks.gates.wording import number
+from tasks.pages import page_template
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from markupsafe import Markup
 
     from tasks.gates.gate import GateResult
     from tasks.gates.validation import Outcome
 
+TEMPLATE = Path(__file__).parent / "report.html.jinja"
 HEADLINES = {"passed": "Passed", "warning": "Passed with warnings", "refused": "Refused"}
 
 
 def render(terms: Contract, result: "GateResult") -> str:
     """The page. All that comes from data is escaped by the template, and was masked when the rows were taken."""
-    return _template().render(
+    return page_template(TEMPLATE, number=number, prose=prose).render(
         terms=terms,
         result=result,
         headline=HEADLINES[result.verdict],
@@ -61,19 +61,3 @@ def prose(text: str) -> "Markup":
 
     parts = text.split("`")
     return Markup().join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
-
-
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
-    environment.filters["prose"] = prose
-    return environment.get_template("report.html.jinja")
