@@ -48,7 +48,7 @@ lint: setup
 	$(BIN)/mypy tasks plugins dags tests
 
 test: lint
-	$(PYTEST) -m 'not slow' --durations=15 $(TESTS)
+	$(PYTEST) -m 'not slow' --hypothesis-profile=ci --durations=15 $(TESTS)
 
 test-full: lint
 	$(PYTEST) --durations=30 $(TESTS)

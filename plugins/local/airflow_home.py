@@ -53,7 +53,7 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str]) -> 
         "AIRFLOW__CORE__PARALLELISM": "4",  # SQLite's limit, and about 130 MB a worker
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(folder / PASSWORDS),
         "AIRFLOW__CORE__FERNET_KEY": generated["fernet_key"],
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db?timeout=60",  # seconds for a busy file
         "AIRFLOW__API__HOST": HOST,
         "AIRFLOW__API__SECRET_KEY": generated["secret_key"],
         "AIRFLOW__API_AUTH__JWT_SECRET": generated["jwt_secret"],

@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import secrets
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from tasks.errors import AthanorError
@@ -74,9 +76,15 @@ class Api:
         self._patch(f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": paused})
 
     def trigger(self, dag_id: str, conf: dict[str, Any], partition: str | None, note: str) -> str:
-        """Start a run; its id."""
-        body = {"logical_date": None, "conf": conf, "partition_key": partition, "note": note}
-        return self.post(f"/dags/{dag_id}/dagRuns", body)["dag_run_id"]
+        """Start a run; its id. The id is chosen here, so that a request whose answer was lost can be sent again."""
+        run_id = f"manual__{datetime.now(UTC).isoformat()}__{secrets.token_hex(4)}"
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf, "partition_key": partition, "note": note}
+        try:
+            self._send("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, again=True)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        return run_id
 
     def runs(self, dag_id: str, **query: str) -> list[dict[str, Any]]:
         """The newest runs first, at most one page."""
@@ -125,7 +133,7 @@ class Api:
         return self._send("GET", f"/api/v2{path}")
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Any other request that makes something; `path` is below /api/v2."""
+        """Any other request that makes something, sent once; `path` is below /api/v2."""
         return self._send("POST", f"/api/v2{path}", body)
 
     def _patch(self, path: str, body: dict[str, Any]) -> Any:
@@ -147,9 +155,12 @@ class Api:
         body: dict[str, Any] | None = None,
         *,
         token: bool = True,
+        again: bool = False,
         patience: float = PATIENCE,
     ) -> Any:
-        """One request. A read, or a login, is sent again for `patience` seconds while there is no answer."""
+        """One request. What may be sent twice (a read, a change to a given state, a login, or `again`) is sent again
+        for `patience` seconds while there is no answer, or the server fails: SQLite refuses a write at once when
+        another process wrote since the same transaction first read, and Airflow then answers 500."""
         if token and self._token is None:
             login = {"username": self._user, "password": self._password}
             self._token = self._send("POST", "/auth/token", login, token=False)["access_token"]
@@ -158,18 +169,21 @@ class Api:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - our own URL
-        deadline = time.monotonic() + (patience if method == "GET" or not token else 0.0)
+        deadline = time.monotonic() + (patience if again or method in ("GET", "PATCH") or not token else 0.0)
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 detail = error.read().decode(errors="replace")[:300]
-                raise ApiError(f"Airflow answered {error.code} to {method} {path}: {detail}", error.code) from None
+                failure = ApiError(f"Airflow answered {error.code} to {method} {path}: {detail}", error.code)
+                if error.code < 500:
+                    raise failure from None
             except (OSError, http.client.HTTPException) as error:
-                if time.monotonic() >= deadline:
-                    raise ApiError(f"Airflow at {self.url} gave no answer to {method} {path}: {error}") from None
-                time.sleep(1.0)
+                failure = ApiError(f"Airflow at {self.url} gave no answer to {method} {path}: {error}")
+            if time.monotonic() >= deadline:
+                raise failure
+            time.sleep(1.0)
 
 
 def _run(dag_id: str, run_id: str) -> str:

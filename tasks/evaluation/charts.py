@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 440, 200
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 24
-TINY = 1e-300  # below it a logarithm is of no use, and near the end of what a number can be
+TINY, HUGE = 1e-200, 1e200  # outside, an axis with room around its values would leave what a number can be
 MOST_POINTS = 300  # of one curve; of more steps, the lowest and highest of each stretch are kept, so a spike stays
 Points = Sequence[tuple[float, float]]
 
@@ -41,10 +41,12 @@ def chart(
     log: bool = False,
     marks: Sequence[tuple[float, str]] = (),
 ) -> Chart | None:
-    """A chart of (x, y) series; None where no series has two points. `log`: a logarithmic axis, values above 0 only."""
+    """A chart of (x, y) series; None where no series has two points. `log`: a logarithmic axis, values above 0 only.
+
+    A value that is not finite or larger than HUGE is left out, on a logarithmic axis also one that is not above TINY.
+    """
     drawn = {
-        name: [(x, y) for x, y in points if math.isfinite(y) and (y > TINY or not log)]
-        for name, points in series.items()
+        name: [(x, y) for x, y in points if abs(y) < HUGE and (y > TINY or not log)] for name, points in series.items()
     }
     drawn = {name: thinned(points) for name, points in drawn.items() if len(points) > 1}
     if not drawn:
