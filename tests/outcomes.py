@@ -43,8 +43,10 @@ class Outcomes:
             self.rows.pop(item.nodeid, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        row = self.rows.setdefault(report.nodeid, {"outcome": "right", "seconds": 0.0, "commit": self.commit})
-        if report.failed:
+        row = self.rows.setdefault(report.nodeid, {"outcome": "not ended", "seconds": 0.0, "commit": self.commit})
+        if report.passed and report.when == "call":
+            row["outcome"] = "right"
+        elif report.failed:
             row["outcome"] = "WRONG"
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
