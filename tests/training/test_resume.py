@@ -1,6 +1,5 @@
 """Real trainers, killed in every way, on other numbers of ranks, and stopped: they go on, nothing is written twice."""
 
-import math
 import os
 import signal
 import subprocess
@@ -102,19 +101,6 @@ def test_killed_again_and_again_to_the_bit(spec_of, undisturbed, tmp_path):
     assert lease_of(job).token == 3
     assert figures(job) == figures(Job.load(undisturbed.job))
     assert read_artifact(spec.artifact).hash == read_artifact(undisturbed.artifact).hash
-
-
-@pytest.mark.slow
-def test_twenty_runs_neither_hang_nor_differ(spec_of, undisturbed, tmp_path):
-    """Two ranks over gloo, again and again: every figure is a number, and the same one to the bit."""
-    expected, took = figures(Job.load(undisturbed.job)), []
-    assert all(math.isfinite(value) for line in expected for value in line)
-    for number in range(20):
-        spec, start = spec_of(tmp_path / str(number)), time.monotonic()
-        assert figures(finish(spec)) == expected, f"run {number}"
-        assert read_artifact(spec.artifact).hash == read_artifact(undisturbed.artifact).hash
-        took.append(time.monotonic() - start)
-    print(f"20 runs of {len(expected)} steps: {min(took):.0f} to {max(took):.0f} s each")
 
 
 def test_the_second_epoch_was_reached(tokenizer, undisturbed):
