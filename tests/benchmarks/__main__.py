@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks import agreement, parts
+from tests.benchmarks import agreement, parts, rollout
 from tests.benchmarks.corpus import WORK, corpora
 from tests.benchmarks.report import REPORT, rows, write_report
 
@@ -28,6 +28,7 @@ PARTS = {
     "growth": parts.growth,
     "start": parts.start,
     "limits": parts.limits,
+    "rollout": rollout.measure,
 }
 
 

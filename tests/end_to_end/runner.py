@@ -32,6 +32,7 @@ class Runner:
 
     home: Path
     data: Path
+    recipe: Path = MICRO
     seen: set[psutil.Process] = field(default_factory=set)
 
     @property
@@ -39,7 +40,7 @@ class Runner:
         return str(self.home / "store")
 
     def start(self, command: str) -> "subprocess.Popen[str]":
-        given = ["--data", str(self.data), "--recipe", str(MICRO)] if command != "down" else []
+        given = ["--data", str(self.data), "--recipe", str(self.recipe)] if command != "down" else []
         process = subprocess.Popen(
             [sys.executable, "-m", "plugins.local", command, *given],
             cwd=REPOSITORY,

@@ -11,7 +11,7 @@ from tasks.errors import ConfigError
 from tasks.settings import StrictModel, load_yaml, named_file
 from tasks.training.recipe.common import Fp32Operation, ModelShape, Optimizer, Role, Rollback, StageConfig, TrainedStage
 from tasks.training.recipe.pretraining import BaseStage, MixturePart, PretrainStage, TokenizerStage
-from tasks.training.recipe.rewards import FUNCTIONS, KlControl, RewardStage, RlhfStage
+from tasks.training.recipe.rewards import FUNCTIONS, KlControl, Replay, RewardStage, RlhfStage
 from tasks.training.recipe.tuning import AdaptStage, SftStage, TuningOptimizer, TuningStage
 from tasks.training.tuning import USUAL_SHARE
 
@@ -27,6 +27,7 @@ __all__ = [
     "Optimizer",
     "PretrainStage",
     "Recipe",
+    "Replay",
     "RewardStage",
     "RlhfStage",
     "Role",
@@ -88,6 +89,11 @@ class Recipe(StrictModel):
                         "(`unusual: true` says that it is meant)"
                     )
         return found
+
+    @property
+    def data(self) -> set[str]:
+        """What its stages read besides each other's artifacts."""
+        return {name for stage in self.stages for name in stage.data}
 
     def stage(self, name: str) -> Stage:
         """The stage of that name. Raises ConfigError that lists the names there are."""

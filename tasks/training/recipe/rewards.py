@@ -9,7 +9,7 @@ from tasks.training.preferences.records import OVERALL
 from tasks.training.recipe.common import Role, TrainedStage
 from tasks.training.recipe.tuning import TuningOptimizer
 
-FUNCTIONS = ("exact_answer",)  # rewards that need no model
+FUNCTIONS = ("exact_answer", "code_tests")  # rewards that need no model
 
 
 class RewardStage(TrainedStage):
@@ -48,6 +48,24 @@ class KlControl(StrictModel):
     bound: float = Field(1.0, gt=0, description="nats a token at which training ends rather than go on")
 
 
+class Replay(StrictModel):
+    """What is learnt from again. PPO and GRPO are on-policy, so a stage replays nothing unless it has this."""
+
+    prompts: float = Field(0.0, ge=0, le=1, description="share of a round's prompts drawn by priority, not in turn")
+    answers: float = Field(0.0, ge=0, le=1, description="stale answers, as a share of a round's own")
+    alpha: float = Field(0.6, ge=0, description="draws are proportional to priority^α; 0: all alike")
+    semantic: float = Field(0.5, ge=0, le=1, description="how far nearness to the domain's centroid counts")
+    staleness: int = Field(4, ge=1, description="rounds after which an answer is too old to learn from")
+    capacity: int = Field(256, ge=1, description="of a domain; the oldest go first")
+    bound: float = Field(2.0, ge=1, description="importance weights of stale answers are truncated at this")
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "Replay":
+        if not self.prompts and not self.answers:
+            raise ValueError("replay of no prompts and no answers; give a share of either, or leave `replay` out")
+        return self
+
+
 class RlhfStage(TrainedStage):
     """Reinforcement learning from rewards: PPO (Schulman et al. 2017) or GRPO (Shao et al. 2024). A step is one round:
     answers drawn, scored, and learnt from `updates` times."""
@@ -59,7 +77,10 @@ class RlhfStage(TrainedStage):
     optimizer: TuningOptimizer
     method: Literal["ppo", "grpo"] = "ppo"
     rewards: dict[str, float] = Field(
-        min_length=1, description="weight by name: of an earlier reward stage, or `exact_answer`"
+        min_length=1, description=f"weight by name: of an earlier reward stage, or {' or '.join(FUNCTIONS)}"
+    )
+    critic: Literal["shared", "separate"] = Field(
+        "shared", description="one column more of the policy's head, or a model of its own; PPO alone has a critic"
     )
     prompts: int = Field(16, ge=1, description="different prompts of a round, over all processes")
     samples: int = Field(1, ge=1, description="answers to each prompt; GRPO compares them, so it needs two or more")
@@ -74,8 +95,10 @@ class RlhfStage(TrainedStage):
     discount: float = Field(1.0, gt=0, le=1)
     decay: float = Field(0.95, ge=0, le=1, description="λ of generalised advantage estimation")
     kl: KlControl = KlControl()
+    replay: Replay | None = None
     reward_clip: float = Field(5.0, gt=0, description="normalised rewards are cut at ± this")
     unended: float = Field(0.0, ge=0, description="taken off the reward of an answer that reached new_tokens")
+    categories: tuple[str, ...] = Field((), description="of the records that are asked from; empty: all of them")
     heldout_share: float = Field(0.1, gt=0, lt=1, description="share of prompts, chosen by their hash")
     max_records: int = Field(20_000, ge=1)
     unusual: bool = Field(False, description="a temperature outside 0.7-0.9 is meant")
@@ -84,6 +107,8 @@ class RlhfStage(TrainedStage):
     def _fits(self) -> "RlhfStage":
         if self.method == "grpo" and self.samples < 2:
             raise ValueError("grpo compares answers to the same prompt; samples must be 2 or more")
+        if self.method == "grpo" and self.critic == "separate":
+            raise ValueError("grpo has no critic; leave `critic` out")
         if self.prompts % self.processes:
             raise ValueError(f"prompts must be a multiple of processes ({self.processes}), which draw as many each")
         if not 0.7 <= self.temperature <= 0.9 and not self.unusual:
