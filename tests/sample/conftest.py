@@ -5,7 +5,6 @@ import pytest
 from tasks.sample import distributions, man_pages, system, translations
 from tasks.sample.harvest import harvest_corpus
 from tasks.sample.instructions import harvest_instructions
-from tasks.sample.preferences import harvest_preferences
 
 
 @pytest.fixture(scope="session")
@@ -29,12 +28,6 @@ def harvested(landing, size):
 def instructed(landing):
     """The same landing zone with instruction records, and what the harvest said of them."""
     return landing, harvest_instructions(str(landing), min_records=150, max_records=300)
-
-
-@pytest.fixture(scope="session")
-def preferred(landing, instructed):
-    """The same landing zone with preference records, and what the harvest said of them."""
-    return landing, harvest_preferences(str(landing), min_records=80, max_records=120)
 
 
 @pytest.fixture

@@ -4,10 +4,17 @@ from collections import Counter
 
 import pytest
 
-from tasks.corpus.shards import Row, read_shard
+from tasks.corpus.shards import Row, read_shard, write_shard
 from tasks.corpus.storage import open_store
 from tasks.errors import DataError
-from tasks.sample.preferences import FILE, WORSE, harvest_preferences, instruction_ids
+from tasks.sample.preferences import FILE, WORSE, harvest_preferences
+
+
+@pytest.fixture(scope="module")
+def preferred(tmp_path_factory):
+    """A landing zone with preference records alone, and what the harvest said of them."""
+    into = tmp_path_factory.mktemp("landing")
+    return into, harvest_preferences(str(into), min_records=80, max_records=120)
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +47,20 @@ def test_the_worse_answer_is_worse_in_the_way_it_says(records):
     assert set(kinds) == set(WORSE) and min(kinds.values()) > len(records) // 6
 
 
-def test_functions_that_instruction_records_explain_are_passed_over(preferred, records):
-    into, _ = preferred
-    told = instruction_ids(str(into))
-    assert told and not told & {record["id"].rsplit("#", 1)[0] for record in records}
+def test_functions_that_instruction_records_explain_are_passed_over(records, tmp_path):
+    told = {record["id"].rsplit("#", 1)[0] for record in records[:40]}
+    write_shard(tmp_path / "instructions" / "docstrings.jsonl.zst", [{"id": name} for name in sorted(told)])
+    harvest_preferences(str(tmp_path), min_records=80, max_records=120)
+    items = read_shard(open_store(str(tmp_path)), f"preferences/{FILE}")
+    assert not told & {item.record["id"].rsplit("#", 1)[0] for item in items if isinstance(item, Row)}
 
 
 def test_a_second_call_reuses_and_the_same_machine_gives_the_same_bytes(preferred, tmp_path):
     into, result = preferred
     again = harvest_preferences(str(into), min_records=80, max_records=120)
     assert again["reused"] and again["files"] == result["files"]
-    store = open_store(str(into))
-    for entry in store.list():
-        if entry.key.startswith("instructions/"):
-            (tmp_path / entry.key).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / entry.key).write_bytes(store.read(entry.key))
     assert not harvest_preferences(str(tmp_path), min_records=80, max_records=120)["reused"]
-    assert (tmp_path / "preferences" / FILE).read_bytes() == store.read(f"preferences/{FILE}")
+    assert (tmp_path / "preferences" / FILE).read_bytes() == (into / "preferences" / FILE).read_bytes()
 
 
 def test_too_few_records_are_an_error(tmp_path):

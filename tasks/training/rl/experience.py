@@ -192,7 +192,7 @@ class Experience:
         (squares,) = self.engine.sum(float((advantages - total / count)[mask].double().square().sum()))
         return whitened(advantages, total / count, (squares / count) ** 0.5, mask)
 
-    def _look(self, batch: Batch) -> torch.Tensor:
+    def _look(self, some: Batch) -> torch.Tensor:
         """Logits and values of the answers' tokens as the engine computes them: (tokens, vocab + 1)."""
         kept: list[torch.Tensor] = []
 
@@ -200,5 +200,5 @@ class Experience:
             kept.append(logits)
             return torch.zeros(len(labels))
 
-        self.engine.evaluate(batch, keep)
+        self.engine.evaluate(some, keep)
         return kept[0]
