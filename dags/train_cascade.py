@@ -10,7 +10,9 @@ Its stages, in order, are task groups of three:
 - **gate** holds the figures against the contract of that kind of stage; a refused stage goes no further.
 
 **choose_inputs** takes the corpus from the asset event that started the run, or from the form. **gate_instructions**
-checks the instruction records before anything trains. **set_candidate** makes the last model the line's candidate.
+checks the instruction records before anything trains. Where a stage learns from preferences, **measure_preferences**
+counts those records and how far their annotators agree, and **gate_preferences** decides on it. **set_candidate** makes
+the last model the line's candidate.
 
 **Schedule:** whenever *curated_corpus* is updated; one partition per snapshot date. Started by hand, the form picks the
 corpus, the parent artifact and the first and last stage.
@@ -63,6 +65,7 @@ def draw(recipe: Recipe, source: str) -> None:
             key=inputs["instructions_hash"],
             **policies.GATE,
         )
+        gates = [before, *gate_of_preferences(inputs)] if "preferences" in recipe.data else [before]
         trained: list[Any] = []
         for stage in recipe.stages:
             with TaskGroup(stage.name, tooltip=f"{stage.kind}: train, evaluate, gate"):
@@ -83,11 +86,25 @@ def draw(recipe: Recipe, source: str) -> None:
                     key=measured["hash"],
                     **policies.GATE,
                 )
-                before >> train
+                gates >> train
                 measured >> gate
-            before = gate
+            gates = [gate]
             trained.append(train)
-        before >> set_candidate(recipe.name, trained[-1].output)
+        gates >> set_candidate(recipe.name, trained[-1].output)
+
+
+def gate_of_preferences(inputs: Any) -> list[Any]:
+    """The gate of the preference records, behind their measure."""
+    measured: Any = measure_preferences(inputs["preferences"])
+    gate = GateOperator(
+        task_id="gate_preferences",
+        contract="preferences",
+        subject={"metrics": measured},
+        key=inputs["preferences_hash"],
+        **policies.GATE,
+    )
+    measured >> gate
+    return [gate]
 
 
 def form(stages: list[str]) -> dict[str, Param]:
@@ -105,6 +122,13 @@ def form(stages: list[str]) -> dict[str, Param]:
             **uri,
             title="Instruction records",
             description="URI of a folder of instruction records. Empty: `instructions` in the landing zone.",
+        ),
+        "preferences": Param(
+            None,
+            **uri,
+            title="Preference records",
+            description="URI of a folder of preference records, for recipes that learn from them. "
+            "Empty: `preferences` in the landing zone.",
         ),
         "parent": Param(
             None,
@@ -138,6 +162,15 @@ def choose_inputs(recipe: str) -> dict[str, Any]:
     context = get_current_context()
     events = [event for group in context["triggering_asset_events"].values() for event in group]
     return inputs.choose_inputs(recipe, context["params"], events, settings())
+
+
+@task(task_id="measure_preferences", **policies.BOOKKEEPING)
+def measure_preferences(preferences: str) -> str:
+    """Count the preference records and measure how far their annotators agree; returns where the figures are."""
+    from tasks.evaluation.preferences import measure_preferences
+    from tasks.training.plan import identify
+
+    return measure_preferences(identify(preferences), settings().store)
 
 
 @task(multiple_outputs=True, **policies.EVALUATION)

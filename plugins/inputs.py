@@ -61,15 +61,17 @@ def choose_repair(params: Mapping[str, Any], config: Settings) -> dict[str, Any]
 def choose_inputs(
     recipe_name: str, params: Mapping[str, Any], events: Sequence[Any], config: Settings
 ) -> dict[str, Any]:
-    """Corpus, instructions, stages and given parents of one run of the cascade.
+    """Corpus, records, stages and given parents of one run of the cascade.
 
-    Returns {"corpus": URI, "instructions": URI, "instructions_hash", "stages": [names], "parents": {stage: URI}}.
-    Raises DataError when there is no corpus, a parent is missing, or first and last stage are the wrong way round.
+    Returns {"corpus": URI, "instructions": URI, "instructions_hash", "stages": [names], "parents": {stage: URI}}, and
+    "preferences" and "preferences_hash" where a stage of the recipe reads them. Raises DataError when there is no
+    corpus, a parent is missing, or first and last stage are the wrong way round.
     """
     from tasks.training.plan import identify
     from tasks.training.recipe import load_recipe
 
-    names = [stage.name for stage in load_recipe(recipe_name).stages]
+    recipe = load_recipe(recipe_name)
+    names = [stage.name for stage in recipe.stages]
     first, last = params.get("first_stage") or names[0], params.get("last_stage") or names[-1]
     if names.index(first) > names.index(last):
         raise DataError(f"first stage '{first}' comes after last stage '{last}'; the order is {', '.join(names)}")
@@ -82,6 +84,9 @@ def choose_inputs(
         "stages": names[names.index(first) : names.index(last) + 1],
         "parents": {},
     }
+    if "preferences" in recipe.data:
+        chosen["preferences"] = params.get("preferences") or preferences_of(config)
+        chosen["preferences_hash"] = identify(chosen["preferences"]).hash
     if params.get("parent"):
         chosen["parents"] = ancestry(params["parent"])
     elif first != names[0]:
@@ -96,11 +101,21 @@ def cascade_dag_id(recipe_name: str) -> str:
 
 def instructions_of(config: Settings) -> str:
     """The landing zone's own instruction records, else the sample's. Raises DataError when there are none."""
-    places = [join(config.data, "instructions"), join(str(config.home), "landing", "instructions")]
+    return _records_of("instructions", config)
+
+
+def preferences_of(config: Settings) -> str:
+    """The landing zone's own preference records, else the sample's. Raises DataError when there are none."""
+    return _records_of("preferences", config)
+
+
+def _records_of(kind: str, config: Settings) -> str:
+    places = [join(config.data, kind), join(str(config.home), "landing", kind)]
     for place in places:
         if any(open_store(place).list()):
             return place
-    raise DataError(f"no instruction records in {' or '.join(places)}; `python -m tasks harvest` makes a sample")
+    name = kind.removesuffix("s")
+    raise DataError(f"no {name} records in {' or '.join(places)}; `python -m tasks harvest` makes a sample")
 
 
 def ancestry(artifact: str) -> dict[str, str]:
@@ -139,6 +154,7 @@ def _finished(recipe: str, stages: list[str], chosen: dict[str, Any], config: Se
             home=str(config.home),
             corpus=chosen["corpus"],
             instructions=chosen["instructions"],
+            preferences=chosen.get("preferences", ""),
             parents=parents,
         )
         if not spec.finished:

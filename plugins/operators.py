@@ -122,6 +122,7 @@ class TrainStageOperator(BaseOperator):
             home=str(config.home),
             corpus=self.inputs["corpus"],
             instructions=self.inputs["instructions"],
+            preferences=self.inputs.get("preferences", ""),
             parents={**self.inputs["parents"], **trained},
         )
 

@@ -13,7 +13,7 @@ import psutil
 
 from plugins.credentials import ENVIRONMENT as CREDENTIALS
 from plugins.credentials import on_s3, use_connection_of
-from plugins.inputs import cascade_dag_id, choose_snapshot, instructions_of
+from plugins.inputs import cascade_dag_id, choose_snapshot, instructions_of, preferences_of
 from plugins.local.airflow_home import prepare
 from plugins.local.api import Api, ApiError
 from plugins.local.follow import follow
@@ -26,7 +26,7 @@ from plugins.local.terminal import Terminal
 from plugins.local.wording import megabytes
 from tasks.errors import AthanorError, DataError
 from tasks.settings import Settings
-from tasks.training.recipe import load_recipe
+from tasks.training.recipe import Recipe, load_recipe
 
 CURATE = "curate_corpus"
 EVENT_SECONDS = 180.0  # an event starts its run within a scheduler loop or two; a busy machine needs longer
@@ -41,17 +41,20 @@ def run(settings: Settings) -> int:
     note = f"process {os.getpid()}, since {datetime.now():%H:%M:%S}"
     try:
         with hold(settings.home / "run.lock", note=note):
-            return _run(settings, cascade_dag_id(recipe.name), [stage.name for stage in recipe.stages], terminal)
+            return _run(settings, recipe, terminal)
     except Held as holder:
         raise AthanorError(f"another `make run` works in {settings.home} ({holder}); wait for it, or end it") from None
 
 
-def _run(settings: Settings, train: str, stages: list[str], terminal: Terminal) -> int:
+def _run(settings: Settings, recipe: Recipe, terminal: Terminal) -> int:
+    train = cascade_dag_id(recipe.name)
     terminal.plain(f"data    {settings.data}\nstore   {settings.store}\nrecipe  {settings.recipe}\n")
     find_credentials(settings)
     harvest_documents(settings, terminal)
     snapshot, _ = choose_snapshot(settings.data, None)  # the user's folder may be misspelt: say so before anything long
     harvest_records(settings, terminal)
+    if "preferences" in recipe.data:
+        harvest_pairs(settings, terminal)
     with attached(settings, terminal, [CURATE, train]) as session, _unpaused(session.api, [train, CURATE]):
         earlier = {item["dag_run_id"] for item in session.api.runs(train)}
         curation = session.api.trigger(CURATE, {"snapshot": snapshot}, snapshot, NOTE)
@@ -59,7 +62,7 @@ def _run(settings: Settings, train: str, stages: list[str], terminal: Terminal) 
         cascade = _await_event(session.api, train, earlier, snapshot, terminal)
         trained = _watch(session, train, cascade, terminal)
     terminal.plain()
-    for line in summary(settings, snapshot, curated, trained, stages):
+    for line in summary(settings, snapshot, curated, trained, [stage.name for stage in recipe.stages]):
         terminal.plain(line)
     terminal.plain()
     terminal.line("done. `make up` opens the UI again")
@@ -93,6 +96,17 @@ def harvest_records(settings: Settings, terminal: Terminal) -> None:
     except DataError:
         done = harvest_instructions(str(settings.home / "landing"), on_progress=terminal.figures)
         terminal.line(f"sample instructions: {done['records']:,} records from this machine")
+
+
+def harvest_pairs(settings: Settings, terminal: Terminal) -> None:
+    """Make preference records from this machine where the user has none."""
+    from tasks.sample.preferences import harvest_preferences
+
+    try:
+        preferences_of(settings)
+    except DataError:
+        done = harvest_preferences(str(settings.home / "landing"), on_progress=terminal.figures)
+        terminal.line(f"sample preferences: {done['records']:,} pairs, synthetic: made by a rule, judged by nobody")
 
 
 @contextmanager

@@ -56,7 +56,8 @@ def place_lines(settings: Settings, snapshot: str, curated: Results, trained: Re
     lines = [f"corpus       {join(settings.store, 'corpus', snapshot)}"]
     model = _last(trained, f"{last}.train")
     if model is not None:
-        lines.append(f"model        {model['artifact']}  (candidate)")
+        metrics = (_last(trained, f"{last}.evaluate") or {}).get("metrics", {})
+        lines.append(f"model        {model['artifact']}  ({', '.join(['candidate', *generation(metrics)])})")
     gates = [
         result
         for task_id, results in [*curated.items(), *trained.items()]
@@ -68,6 +69,11 @@ def place_lines(settings: Settings, snapshot: str, curated: Results, trained: Re
         if task_id.endswith(".evaluate") and results and results[-1] and "report" in results[-1]:
             lines.append(f"report       {task_id.removesuffix('.evaluate'):22} {results[-1]['report']}")
     return lines
+
+
+def generation(metrics: Mapping[str, Any]) -> list[str]:
+    """`Gen-0` and so on, where a stage makes one."""
+    return [metrics["generation"]] if "generation" in metrics else []
 
 
 def _last(results: Results, task_id: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from tasks.training.job import Job
 
 # What a summary says of a stage beside its figure before and after, as far as the stage has it.
-TELLING = ("tokens", "tokens_per_second", "perplexity")
+TELLING = ("tokens", "tokens_per_second", "perplexity", "heldout_kl", "synthetic_share")
 
 
 def megabytes(size: float) -> str:
@@ -84,6 +84,8 @@ def steps(progress: Mapping[str, Any]) -> str:
     words = [f"step {progress['step']} of {progress['steps']}"]
     if "loss" in progress:
         words.append(f"loss {progress['loss']:.3f}")
+    if "reward" in progress:
+        words.append(f"reward {progress['reward']:.3f}")
     if "tokens_per_second" in progress:
         words.append(f"{progress['tokens_per_second']:,.0f} tokens/s")
     return ", ".join([*words, *([progress["what"]] if "what" in progress else [])])

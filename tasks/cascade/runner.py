@@ -93,7 +93,8 @@ def describe(line: dict[str, Any]) -> str:
     place = f"{line['stage']} {line['step']}/{line['steps']}"
     if "loss" not in line:
         return f"{place}: {line.get('what', '')}"
-    return f"{place}: loss {line['loss']:.4f}, {line['tokens_per_second']:,.0f} tokens/s"
+    reward = f", reward {line['reward']:.4f}" if "reward" in line else ""
+    return f"{place}: loss {line['loss']:.4f}{reward}, {line['tokens_per_second']:,.0f} tokens/s"
 
 
 def _gate(spec: StageSpec, contract: str, subject: dict[str, str], tell: Tell) -> None:

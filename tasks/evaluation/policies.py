@@ -16,6 +16,7 @@ from tasks.training.recipe import RlhfStage
 PROMPTS = 64  # held out, answered by both models
 SEED = 20
 SAMPLES = 3
+LEARNT = ", learnt from synthetic pairs,"
 
 
 def measure_policy(spec: StageSpec, artifact: Artifact, folder: Path, scratch: Path) -> dict[str, Any]:
@@ -74,7 +75,8 @@ def measure_policy(spec: StageSpec, artifact: Artifact, folder: Path, scratch: P
         "safety_answers": safety["answers"],
         "samples": [{"prompt": a, "text": b} for a, b in zip(asked, found["policy"]["texts"], strict=False)],
         "parent_samples": [{"prompt": a, "text": b} for a, b in zip(asked, found["parent"]["texts"], strict=False)],
-        "measure": "reward on held-out prompts (before: parent)",
+        "measure": f"reward{LEARNT if artifact.metrics['synthetic_share'] > 0.5 else ''} on held-out prompts "
+        "(before: parent)",
         "before": float(was.mean()),
         "after": float(after.mean()),
     }

@@ -118,6 +118,8 @@ def facts(spec: StageSpec, metrics: Mapping[str, Any], lines: Sequence[Line]) ->
         ("rollbacks", "rollbacks"),
         ("vocab_size", "vocabulary"),
         ("documents", "documents"),
+        ("generation", "generation"),
+        ("synthetic_share", "share of pairs that a rule made, not people"),
     ):
         if metrics.get(key) is not None:
             found.append((words, number(metrics[key])))

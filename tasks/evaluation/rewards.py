@@ -53,7 +53,8 @@ def measure_reward(spec: StageSpec, artifact: Artifact, folder: Path, scratch: P
             for number, name in enumerate(criteria)
             if (heads == number).any()
         },
-        "measure": "pairs put in order (before: always the longer answer)",
+        "measure": f"{'synthetic ' if artifact.metrics['synthetic_share'] > 0.5 else ''}pairs put in order "
+        "(before: always the longer answer)",
         "before": result["longer_is_better"],
         "after": result["accuracy"],
     }

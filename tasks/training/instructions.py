@@ -32,6 +32,7 @@ class Conversation:
     messages: list[dict[str, str]]
     source: str
     category: str
+    tests: str = ""  # Python that an answer's code must pass, for the reward `code_tests`
 
 
 @dataclass
@@ -87,8 +88,13 @@ def _conversation(record: dict[str, Any]) -> Conversation | None:
         messages = read_conversation(record)
     except Unusable:
         return None
+    tests = record.get("tests") or ""
     return Conversation(
-        content_hash(messages), messages, str(record.get("source") or ""), str(record.get("category") or "general")
+        content_hash(messages),
+        messages,
+        str(record.get("source") or ""),
+        str(record.get("category") or "general"),
+        "\n".join(map(str, tests)) if isinstance(tests, list) else str(tests),
     )
 
 

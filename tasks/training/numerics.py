@@ -63,11 +63,13 @@ def _in_fp32(linear: nn.Linear, returns: bool) -> Any:
 
 
 class SelectiveHead:
-    """A model's head that can be told which tokens' logits are wanted."""
+    """A model's head, or heads, that can be told which tokens' logits are wanted."""
 
     def __init__(self, model: Any) -> None:
         self._wanted: torch.Tensor | None = None
-        model.get_output_embeddings().register_forward_pre_hook(self._select)
+        heads = model.output_heads() if hasattr(model, "output_heads") else [model.get_output_embeddings()]
+        for head in heads:
+            head.register_forward_pre_hook(self._select)
 
     @contextmanager
     def only(self, wanted: torch.Tensor) -> Iterator[None]:

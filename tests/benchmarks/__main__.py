@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks import agreement, parts, training
+from tests.benchmarks import agreement, parts, rollout, training
 from tests.benchmarks.corpus import WORK, corpora
 from tests.benchmarks.report import REPORT, rows, write_report
 
@@ -30,6 +30,7 @@ PARTS = {
     "growth": parts.growth,
     "start": parts.start,
     "limits": parts.limits,
+    "rollout": rollout.measure,
 }
 NAMES = ", ".join((*PARTS, training.PART))
 

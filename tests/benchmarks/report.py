@@ -5,6 +5,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks import rollout
 from tests.benchmarks.corpus import CHINESE, ENGLISH
 
 REPORT = Path(__file__).with_name("REPORT.md")
@@ -53,6 +54,8 @@ def rows(figures: Figures) -> list[tuple[str, ...]]:
         low = min(found["same_words"]["agreement"].values())
         name = f"agreement of each rule, {found['documents']} documents, same words"
         out.append((name, f"lowest {low:.1%}", "", "", "≥ 99.5%", met(low >= 0.995)))
+    if "rollout" in figures:
+        out += rollout.rows(figures["rollout"])
     return out
 
 

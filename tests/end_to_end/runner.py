@@ -35,6 +35,7 @@ class Runner:
     data: Path | str
     place: str = ""  # of the store; where none is named it lies in the home
     variables: dict[str, str] = field(default_factory=dict)
+    recipe: Path = MICRO
     seen: set[psutil.Process] = field(default_factory=set)
 
     @property
@@ -42,7 +43,8 @@ class Runner:
         return self.place or str(self.home / "store")
 
     def start(self, command: str) -> "subprocess.Popen[str]":
-        given = ["--data", str(self.data), "--store", self.store, "--recipe", str(MICRO)] if command != "down" else []
+        place = ["--data", str(self.data), "--store", self.store]
+        given = [*place, "--recipe", str(self.recipe)] if command != "down" else []
         own = {"PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(self.home), "ATHANOR_WORKERS": "1"}
         process = subprocess.Popen(
             [sys.executable, "-m", "plugins.local", command, *given],

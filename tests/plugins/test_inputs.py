@@ -92,6 +92,17 @@ def test_missing_instructions_are_named(config: Settings, micro: str, tmp_path: 
         choose_inputs(micro, {"corpus": "c"}, [], elsewhere)
 
 
+def test_preferences_where_the_recipe_reads_them(config: Settings, micro: str) -> None:
+    assert "preferences" not in choose_inputs(micro, {"corpus": "c"}, [], config)
+    with pytest.raises(DataError, match="no preference records in"):
+        choose_inputs("tiny", {"corpus": "c"}, [], config)
+    folder = Path(config.data) / "preferences"
+    write_shard(folder / "some.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    chosen = choose_inputs("tiny", {"corpus": "c"}, [], config)
+    assert chosen["preferences"] == str(folder) and len(chosen["preferences_hash"]) == 64
+    assert choose_inputs("tiny", {"corpus": "c", "preferences": str(folder)}, [], config) == chosen
+
+
 def test_dag_ids() -> None:
     assert cascade_dag_id("tiny") == "train_cascade"
     assert cascade_dag_id("micro") == "train_cascade_micro"

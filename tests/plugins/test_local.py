@@ -17,7 +17,7 @@ from plugins.local.airflow_home import at_port, password, prepare
 from plugins.local.follow import complaints
 from plugins.local.lock import Held, hold
 from plugins.local.machine import check_machine
-from plugins.local.summary import corpus_lines, stage_lines
+from plugins.local.summary import corpus_lines, place_lines, stage_lines
 from plugins.local.wording import facts, steps
 from tasks.errors import ConfigError
 from tasks.settings import REPOSITORY, settings
@@ -232,6 +232,14 @@ def test_summary_of_a_stage() -> None:
     (line,) = stage_lines("sft", trained)
     assert "4 → 2.5 nats a token; tokens 9,000" in line and "(reused)" in line
     assert stage_lines("pretrain", trained) == ["stage pretrain    skipped"]
+
+
+def test_summary_says_which_generation_a_model_is_of(tmp_path: Path) -> None:
+    trained: dict[str, list[Any]] = {"rlhf.train": [{"artifact": "store/rlhf"}], "rlhf.evaluate": [{"metrics": {}}]}
+    config = settings(home=tmp_path)
+    assert "model        store/rlhf  (candidate)" in place_lines(config, "2026-01-15", {}, trained, "rlhf")
+    trained["rlhf.evaluate"] = [{"metrics": {"generation": "Gen-0"}}]
+    assert "model        store/rlhf  (candidate, Gen-0)" in place_lines(config, "2026-01-15", {}, trained, "rlhf")
 
 
 def test_rates_leave_reused_work_out() -> None:

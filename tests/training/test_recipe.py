@@ -24,9 +24,13 @@ def test_tiny_is_a_cascade():
         ("tokenizer", "tokenizer"),
         ("pretrain", "pretrain"),
         ("sft", "sft"),
+        ("reward", "reward"),
+        ("rlhf", "rlhf"),
     ]
     assert recipe.parents("pretrain") == {"tokenizer": "tokenizer"}
     assert recipe.parents("sft") == {"model": "pretrain"}
+    assert recipe.parents("rlhf") == {"model": "sft", "reward": "reward"}
+    assert recipe.data == {"corpus", "instructions", "preferences"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_stage_without_its_parent_is_refused(tmp_path):
 
 def test_unknown_stage_lists_what_there_is():
     with pytest.raises(ConfigError, match="tokenizer, pretrain, sft"):
-        load_recipe("tiny").stage("rlhf")
+        load_recipe("tiny").stage("release")
 
 
 def test_key_follows_content_not_place(plan, tmp_path):

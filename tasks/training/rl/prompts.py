@@ -18,13 +18,14 @@ from tasks.training.recipe import RlhfStage
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as tokens (length,), what it asks for in words, and the answer that its record has."""
+    """A prompt as tokens (length,), what it asks for in words, the answer that its record has, tests for its code."""
 
     id: str
     ids: np.ndarray
     messages: Messages
     reference: str
     domain: str
+    tests: str = ""
 
 
 def read_prompts(
@@ -39,6 +40,9 @@ def read_prompts(
     for conversation in conversations:
         asked, answer = conversation.messages[:-1], conversation.messages[-1]["content"]
         identity = content_hash(asked)[:32]
+        if config.categories and conversation.category not in config.categories:
+            counts["other_category"] += 1
+            continue
         if identity in found:
             counts["same_prompt"] += 1
             continue
@@ -50,7 +54,7 @@ def read_prompts(
         if len(ids) > config.prompt_tokens:
             counts["too_long"] += 1
             continue
-        found[identity] = Prompt(identity, ids, asked, answer, conversation.category)
+        found[identity] = Prompt(identity, ids, asked, answer, conversation.category, conversation.tests)
     chosen = sorted(found.values(), key=lambda prompt: (fraction(prompt.id, "prompts"), prompt.id))
     splits: dict[Split, list[Prompt]] = {"train": [], "heldout": []}
     for prompt in chosen[: config.max_records]:
@@ -58,6 +62,8 @@ def read_prompts(
     for split, prompts in splits.items():
         if not prompts:
             raise DataError(f"{uri}: no prompt falls into the {split} split; add instruction records ({dict(counts)})")
+        if "code_tests" in config.rewards and not any(prompt.tests for prompt in prompts):
+            raise DataError(f"{uri}: no record of the {split} split has `tests`, which the reward code_tests runs")
     return splits, counts
 
 
@@ -75,7 +81,6 @@ class PromptOrder:
         self.config, self.order = config, Shuffled(count, config.seed)
 
     def round(self, step: int) -> list[int]:
-        """Prompts of round `step`, each `samples` times in a row."""
+        """Numbers of the prompts of round `step`."""
         first = step * self.config.prompts
-        drawn = [self.order.at(position) for position in range(first, first + self.config.prompts)]
-        return [prompt for prompt in drawn for _ in range(self.config.samples)]
+        return [self.order.at(position) for position in range(first, first + self.config.prompts)]

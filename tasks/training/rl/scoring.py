@@ -1,7 +1,7 @@
 """What an answer earns: reward models and rules, each logged, weighted into one."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tasks.tokens.tokenizer import load_tokenizer
 from tasks.training.recipe import FUNCTIONS, RlhfStage
 from tasks.training.reward_model import criteria_of, load_reward_model, scores
 from tasks.training.rl.prompts import Prompt
+from tasks.training.rl.sandbox import code_of, run_tests
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
@@ -39,7 +40,7 @@ class Scorer:
         columns = []
         for name in self.config.rewards:
             if name in FUNCTIONS:
-                columns.append([exact_answer(text, p.reference) for p, text in zip(prompts, texts, strict=True)])
+                columns.append([RULES[name](text, prompt) for prompt, text in zip(prompts, texts, strict=True)])
                 continue
             whole = [np.concatenate([prompt.ids, ids]) for prompt, ids in zip(prompts, answers, strict=True)]
             found = scores(self.models[name], whole, self.config.micro_batch).astype(float)
@@ -48,13 +49,22 @@ class Scorer:
         return np.array(columns, float).T.reshape(len(answers), len(self.config.rewards))
 
 
-def exact_answer(text: str, reference: str) -> float:
-    """1 when an answer comes to what the reference comes to: the last number of both, or else the same words."""
+def exact_answer(text: str, prompt: Prompt) -> float:
+    """1 when an answer comes to what the record's comes to: the last number of both, or else the same words."""
+    reference = prompt.reference
     numbers = NUMBER.findall(reference)
     if numbers:
         found = NUMBER.findall(text)
         return float(bool(found) and _value(found[-1]) == _value(numbers[-1]))
     return float(" ".join(text.split()).casefold() == " ".join(reference.split()).casefold())
+
+
+def code_tests(text: str, prompt: Prompt) -> float:
+    """1 when the answer's code passes the record's tests in the sandbox; 0 where the record has none."""
+    return float(bool(prompt.tests) and run_tests(code_of(text), prompt.tests).passed)
+
+
+RULES: dict[str, Callable[[str, Prompt], float]] = {"exact_answer": exact_answer, "code_tests": code_tests}
 
 
 def _value(number: str) -> float:

@@ -10,11 +10,14 @@ from tasks.training.engine import Engine, join_ranks
 from tasks.training.model import export_model, load_model
 from tasks.training.peak import rate_share, with_peak
 from tasks.training.recipe import RlhfStage
+from tasks.training.rl.experience import Experience
 from tasks.training.rl.learning import Learner
-from tasks.training.rl.policy import with_value_head, without_value_head
+from tasks.training.rl.policy import with_critic, without_critic
 from tasks.training.rl.prompts import read_prompts
 from tasks.training.rl.rollout import Sampler
 from tasks.training.rl.scoring import Scorer
+
+GENERATION = "Gen-0"  # what specialists are made from: a general model that learnt from rewards
 
 
 def run(context: Context) -> None:
@@ -36,12 +39,12 @@ def run(context: Context) -> None:
     reference: Any = load_model(parent)
     reference.eval()
 
-    engine = Engine(with_value_head(parent), config)
+    engine = Engine(with_critic(parent, config.critic), config)
     sampler = Sampler(parent, config.temperature, config.new_tokens)
-    learner = Learner(context, engine, sampler, reference, scorer, splits["train"], tokenizer)
-    learner.run()
+    experience = Experience(engine, context.rank, sampler, reference, scorer, splits["train"], tokenizer)
+    Learner(context, engine, experience).run()
 
-    state = without_value_head(engine.gather())
+    state = without_critic(engine.gather())
     if context.first:
         shutil.rmtree(context.output, ignore_errors=True)
         export_model(state, load_model(parent), tokenizer, context.output)
@@ -53,8 +56,10 @@ def run(context: Context) -> None:
                 "peak_learning_rate": config.optimizer.learning_rate,
                 "parent_share": rate_share(config, ancestor),
                 "method": config.method,
+                "generation": GENERATION,
                 "prompts": len(splits["train"]),
                 "records": dict(counts),
+                "synthetic_share": max((judge.metrics["synthetic_share"] for judge in judges.values()), default=0.0),
                 "rounds": len(lines),
                 "answers": len(lines) * config.prompts * config.samples,
                 "first_reward": lines[0]["reward"],
