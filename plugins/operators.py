@@ -36,48 +36,41 @@ class PageLink(BaseOperatorLink):
         return f"/athanor/page/#/runs/{quote(ti_key.dag_id, safe='')}/{quote(ti_key.run_id, safe='')}"
 
 
-class TrainStageOperator(BaseOperator):
-    """Plan a stage, submit its job, wait deferred, seal the result.
+class TrainOperator(BaseOperator):
+    """Submit the job of a planned stage, wait deferred, seal the result.
 
     The job's key is the content hash of everything that goes in. A retry, a clear or a second run with the same inputs
     meets the same job folder: it re-attaches to a job at work and reuses a finished artifact. Returns
     {"stage", "kind", "key", "artifact", "hash", "job", "reused", "spec"}.
 
-    :param inputs: the result of `choose_inputs`; a stage outside its range is skipped.
-    :param upstream: results of the earlier stages' training tasks (None where skipped), parents by stage name.
+    :param spec: the planned stage, as JSON.
     """
 
-    template_fields: Sequence[str] = ("inputs", "upstream")
+    template_fields: Sequence[str] = ("spec",)
     operator_extra_links = (PageLink(),)
     ui_color = "#d9e8c5"
 
-    def __init__(
-        self,
-        *,
-        recipe: str,
-        stage: str,
-        inputs: Any,
-        upstream: list[Any],
-        poll_seconds: float = 2.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**{"doc_md": f"Train the stage *{stage}*, or reuse it when it was trained.", **kwargs})
-        self.recipe, self.stage = recipe, stage
-        self.inputs, self.upstream = inputs, upstream
+    def __init__(self, *, spec: Any = None, poll_seconds: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(**{"doc_md": "Train what was planned, or reuse it when it was trained.", **kwargs})
+        self.spec = spec
         self.poll_seconds = poll_seconds
         self._job: Job | None = None
 
+    def plan(self) -> "StageSpec":
+        """What is to be trained."""
+        from tasks.training.plan import StageSpec
+
+        return StageSpec.model_validate(self.spec)
+
     def execute(self, context: "Context") -> dict[str, Any]:
-        if self.stage not in self.inputs["stages"]:
-            raise AirflowSkipException(f"stage '{self.stage}' is outside the range that this run was asked for")
         from tasks.training.job import submit
 
-        spec = self._plan()
+        spec = self.plan()
         if spec.finished:
             self.log.info("the same inputs were trained before; reusing %s", spec.artifact)
             return self._result(spec, reused=True)
         self._job = submit(spec)
-        context["task_state_store"].set("job", {"job": spec.job, "stage": self.stage, "key": spec.key})
+        context["task_state_store"].set("job", {"job": spec.job, "stage": spec.stage, "key": spec.key})
         self.log.info("job %s works in %s", spec.key, spec.job)
         if self._job.status().state != "running":
             return self.finish(context, {}, spec.model_dump(mode="json"))
@@ -100,7 +93,7 @@ class TrainStageOperator(BaseOperator):
         status = job.status()
         if status.state == "succeeded":
             return self._result(planned, reused=False)
-        words = f"stage '{self.stage}' {status.state}: {status.message}\n{log_tail(job.log)}"
+        words = f"stage '{planned.stage}' {status.state}: {status.message}\n{log_tail(job.log)}"
         if status.state == "failed":
             raise AirflowFailException(words)
         raise JobLost(words)
@@ -110,7 +103,36 @@ class TrainStageOperator(BaseOperator):
         if self._job is not None:
             self._job.cancel()
 
-    def _plan(self) -> "StageSpec":
+    def _result(self, spec: "StageSpec", *, reused: bool) -> dict[str, Any]:
+        return {
+            "stage": spec.stage,
+            "kind": spec.kind,
+            "key": spec.key,
+            "artifact": spec.artifact,
+            "hash": read_artifact(spec.artifact).hash,
+            "job": spec.job,
+            "reused": reused,
+            "spec": spec.model_dump(mode="json"),
+        }
+
+
+class TrainStageOperator(TrainOperator):
+    """A stage of a recipe, planned when the task runs.
+
+    :param inputs: the result of `choose_inputs`; a stage outside its range is skipped.
+    :param upstream: results of the earlier stages' training tasks (None where skipped), parents by stage name.
+    """
+
+    template_fields: Sequence[str] = ("inputs", "upstream")
+
+    def __init__(self, *, recipe: str, stage: str, inputs: Any, upstream: list[Any], **kwargs: Any) -> None:
+        super().__init__(**{"doc_md": f"Train the stage *{stage}*, or reuse it when it was trained.", **kwargs})
+        self.recipe, self.stage = recipe, stage
+        self.inputs, self.upstream = inputs, upstream
+
+    def plan(self) -> "StageSpec":
+        if self.stage not in self.inputs["stages"]:
+            raise AirflowSkipException(f"stage '{self.stage}' is outside the range that this run was asked for")
         from tasks.training.plan import plan_stage
 
         config = settings()
@@ -124,18 +146,6 @@ class TrainStageOperator(BaseOperator):
             instructions=self.inputs["instructions"],
             parents={**self.inputs["parents"], **trained},
         )
-
-    def _result(self, spec: "StageSpec", *, reused: bool) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "kind": spec.kind,
-            "key": spec.key,
-            "artifact": spec.artifact,
-            "hash": read_artifact(spec.artifact).hash,
-            "job": spec.job,
-            "reused": reused,
-            "spec": spec.model_dump(mode="json"),
-        }
 
 
 class GateReportLink(BaseOperatorLink):

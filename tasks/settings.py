@@ -41,6 +41,7 @@ class Settings(BaseSettings):
     airflow_port: int = Field(8080, ge=1, le=65535, description="wished port of the Airflow UI")
     recipe: str = Field("tiny", description="name of a recipe in data_contracts/recipes, or a path")
     curation: str = Field("default", description="name of a file in data_contracts/curation, or a path")
+    domains: str = Field(str(CONTRACTS / "domains"), description="folder of the domains that models are retrained for")
 
     @classmethod
     def settings_customise_sources(
