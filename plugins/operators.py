@@ -9,6 +9,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from plugins.notifier import AthanorNotifier
 from tasks.corpus.artifact import read_artifact
 from tasks.corpus.storage import join
 from tasks.errors import AthanorError
@@ -148,6 +149,45 @@ class TrainStageOperator(TrainOperator):
         )
 
 
+class StageReportLink(BaseOperatorLink):
+    """The report of a trained stage: curves, figures before and after, samples."""
+
+    name = "Training report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return f"/athanor/reports/evaluations/{operator.trained['hash']}"
+
+
+class EvaluateOperator(BaseOperator):
+    """Measure an artifact on held-out data; metrics.json in the store is what its gate reads.
+
+    :param trained: result of the training.
+    """
+
+    template_fields: Sequence[str] = ("trained",)
+    operator_extra_links = (StageReportLink(), PageLink())
+    ui_color = "#d9e8c5"
+
+    def __init__(self, *, trained: Any, **kwargs: Any) -> None:
+        words = "Measure the artifact on held-out data, before and after; the report is one click away."
+        super().__init__(**{"doc_md": words, "multiple_outputs": True, **kwargs})
+        self.trained = trained
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        from tasks.evaluation.report import report_uri
+        from tasks.evaluation.stages import evaluate_stage
+        from tasks.training.plan import StageSpec
+
+        metrics, store = evaluate_stage(StageSpec.model_validate(self.trained["spec"])), settings().store
+        where = join(store, "evaluations", self.trained["hash"], "metrics.json")
+        return {
+            "metrics": {key: value for key, value in metrics.items() if isinstance(value, int | float | str)},
+            "subject": {"metrics": where, "tokens": self.trained["artifact"]},
+            "hash": self.trained["hash"],
+            "report": report_uri(store, self.trained["hash"]),
+        }
+
+
 class GateReportLink(BaseOperatorLink):
     """The gate's report, served by id behind the UI's login (plugins/reports.py)."""
 
@@ -165,7 +205,7 @@ class GateOperator(BaseOperator):
     :param key: hash of the subject; the report is kept under it.
     """
 
-    template_fields: Sequence[str] = ("subject", "key")
+    template_fields: Sequence[str] = ("contract", "subject", "key")
     operator_extra_links = (GateReportLink(), PageLink())
     ui_color = "#f5e0b7"
 
@@ -186,6 +226,9 @@ class GateOperator(BaseOperator):
             require(result)
         except GateRefused as refusal:
             raise AirflowFailException(str(refusal)) from None
+        if result.verdict == "warning":
+            said = "; ".join(words(failure) for failure in result.failures)
+            AthanorNotifier("gate warned", f"gate '{self.contract}': {said}").notify(context)
         return {"contract": self.contract, "verdict": result.verdict, "report": join(folder, REPORT)}
 
 
