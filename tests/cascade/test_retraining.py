@@ -134,7 +134,7 @@ def trained(store: str, name: str, parent: str) -> str:
     uri = join(store, "artifacts", name)
     Path(uri).mkdir(parents=True)
     (Path(uri) / "weights").write_text(name)
-    given = {"parents": [read_artifact(parent).hash], "parent_uris": [parent]} if parent else {}
+    given: dict[str, Any] = {"parents": [read_artifact(parent).hash], "parent_uris": [parent]} if parent else {}
     write_artifact(uri, kind="model", stage="adapt", key=name, config_hash="", code_version=1, **given)
     return uri
 
