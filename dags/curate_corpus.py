@@ -37,6 +37,7 @@ with DAG(
     schedule=CronPartitionTimetable("0 2 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
     catchup=False,
     max_active_runs=1,  # duplicates are decided against earlier survivors: one curation at a time
+    deadline=policies.deadline(),
     tags=["athanor", "curation"],
     params={
         "snapshot": Param(
@@ -46,6 +47,13 @@ with DAG(
             title="Snapshot",
             description="Date of the snapshot in the landing zone. "
             "Empty: the run's partition date, else the newest snapshot.",
+        ),
+        "reason": Param(
+            None,
+            type=["null", "string"],
+            maxLength=1000,
+            title="Reason",
+            description="Why it is run, or run again; kept with the run and your name.",
         ),
     },
 ):

@@ -3,29 +3,33 @@
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from tasks.errors import ConfigError, DataError, StorageError
+from plugins.notifier import AthanorNotifier, deadline_missed
+from plugins.retries import ByKindOfError
 from tasks.settings import settings
 
 # The pool of the accelerator: one training job at a time. It counts deferred tasks, because a deferred training task
 # is a trainer at work. The runner creates it; elsewhere: `airflow pools set accelerator 1 "…" --include-deferred`.
 ACCELERATOR_POOL = "accelerator"
 
-_BY_KIND_OF_ERROR = ExceptionRetryPolicy(
-    rules=[
-        RetryRule(ConfigError, RetryAction.FAIL, reason="the same configuration fails again: correct it, then clear"),
-        RetryRule(DataError, RetryAction.FAIL, reason="the same data fails again: repair it, then clear"),
-        RetryRule(MemoryError, RetryAction.FAIL, reason="the same work needs the same memory"),
-        RetryRule(StorageError, RetryAction.RETRY, timedelta(seconds=30), reason="a store may come back"),
-    ]
-)
+# A task that failed for good is told of; what it is tried again for stands in plugins/retries.py.
+_TOLD: dict[str, Any] = {"on_failure_callback": [AthanorNotifier("failed")]}
+_BY_KIND: dict[str, Any] = {"retry_policy": ByKindOfError(), **_TOLD}
+
+
+def deadline() -> DeadlineAlert:
+    """Of a run: it is told of when it takes longer than `deadline_hours`, and goes on."""
+    hours = settings().deadline_hours
+    told = AsyncCallback(deadline_missed, kwargs={"hours": hours})
+    return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=timedelta(hours=hours), callback=told)
 
 # Steps of curation are idempotent by content key, so a retry costs only what was not finished.
 CURATION: dict[str, Any] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=20),
-    "retry_policy": _BY_KIND_OF_ERROR,
+    **_BY_KIND,
     "execution_timeout": timedelta(hours=12),
 }
 
@@ -41,7 +45,7 @@ CURATION_GROUP: dict[str, Any] = {
 TRAINING: dict[str, Any] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=30),
-    "retry_policy": _BY_KIND_OF_ERROR,
+    **_BY_KIND,
     "execution_timeout": timedelta(days=14),
     "pool": ACCELERATOR_POOL,
 }
@@ -50,18 +54,21 @@ TRAINING: dict[str, Any] = {
 EVALUATION: dict[str, Any] = {
     "retries": 1,
     "retry_delay": timedelta(seconds=20),
-    "retry_policy": _BY_KIND_OF_ERROR,
+    **_BY_KIND,
     "execution_timeout": timedelta(hours=12),
     "pool": ACCELERATOR_POOL,
 }
 
 # No retries: what the gate read has not changed, so its verdict would not either.
-GATE: dict[str, Any] = {"retries": 0, "execution_timeout": timedelta(hours=2)}
+GATE: dict[str, Any] = {"retries": 0, "execution_timeout": timedelta(hours=2), **_TOLD}
+
+# A person has a week; what was trained stays, and clearing the task asks again.
+APPROVAL: dict[str, Any] = {"retries": 0, "response_timeout": timedelta(days=7), **_TOLD}
 
 # Reading a few small files and writing a pointer.
 BOOKKEEPING: dict[str, Any] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=10),
-    "retry_policy": _BY_KIND_OF_ERROR,
+    **_BY_KIND,
     "execution_timeout": timedelta(minutes=30),
 }

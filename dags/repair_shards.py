@@ -27,6 +27,7 @@ with DAG(
     doc_md=__doc__,
     schedule=None,
     max_active_runs=1,  # two repairs of one snapshot would undo each other's plan
+    deadline=policies.deadline(),
     tags=["athanor", "curation", "repair"],
     params={
         "snapshot": Param(

@@ -21,7 +21,7 @@ corpus, the parent artifact and the first and last stage.
 checkpoint.
 """
 
-from typing import Any, cast
+from typing import Any
 
 from airflow.sdk import (
     DAG,
@@ -36,6 +36,7 @@ from airflow.sdk import (
 
 from dags import policies
 from dags.assets import CANDIDATE_MODEL, CURATED_CORPUS
+from dags.training_tasks import evaluate_and_gate
 from plugins.inputs import cascade_dag_id
 from plugins.operators import GateOperator, TrainStageOperator
 from tasks.settings import CONTRACTS, settings
@@ -53,6 +54,7 @@ def draw(recipe: Recipe, source: str) -> None:
         doc_md=__doc__,
         schedule=PartitionedAssetTimetable(assets=CURATED_CORPUS),
         max_active_runs=1,  # the accelerator takes one job at a time anyway
+        deadline=policies.deadline(),
         tags=["athanor", "training", recipe.name],
         params=form(stages),
         render_template_as_native_obj=True,
@@ -78,16 +80,9 @@ def draw(recipe: Recipe, source: str) -> None:
                     trigger_rule=TriggerRule.NONE_FAILED,  # stages before the first one are skipped, not failed
                     **policies.TRAINING,
                 )
-                measured: Any = evaluate(cast(Any, train.output))
-                gate = GateOperator(
-                    task_id="gate",
-                    contract=CONTRACT_OF_KIND.get(stage.kind, stage.kind),
-                    subject=measured["subject"],
-                    key=measured["hash"],
-                    **policies.GATE,
-                )
+                contract = CONTRACT_OF_KIND.get(stage.kind, stage.kind)
+                _, gate = evaluate_and_gate(train.output, contract, f"the kind of stage *{stage.kind}*")
                 gates >> train
-                measured >> gate
             gates = [gate]
             trained.append(train)
         gates >> set_candidate(recipe.name, trained[-1].output)
@@ -171,24 +166,6 @@ def measure_preferences(preferences: str) -> str:
     from tasks.training.plan import identify
 
     return measure_preferences(identify(preferences), settings().store)
-
-
-@task(multiple_outputs=True, **policies.EVALUATION)
-def evaluate(trained: dict[str, Any]) -> dict[str, Any]:
-    """Measure the artifact on held-out data; metrics.json in the store is what the gate reads."""
-    from tasks.corpus.storage import join
-    from tasks.evaluation.report import report_uri
-    from tasks.evaluation.stages import evaluate_stage
-    from tasks.training.plan import StageSpec
-
-    metrics = evaluate_stage(StageSpec.model_validate(trained["spec"]))
-    where = join(settings().store, "evaluations", trained["hash"], "metrics.json")
-    return {
-        "metrics": {key: value for key, value in metrics.items() if isinstance(value, int | float | str)},
-        "subject": {"metrics": where, "tokens": trained["artifact"]},
-        "hash": trained["hash"],
-        "report": report_uri(settings().store, trained["hash"]),
-    }
 
 
 @task(outlets=[CANDIDATE_MODEL], **policies.BOOKKEEPING)

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 from airflow.plugins_manager import AirflowPlugin
 
 from plugins import listener
-from plugins.operators import GateReportLink, PageLink
+from plugins.limits import BoundedBodies
+from plugins.operators import GateReportLink, PageLink, StageReportLink
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[..., Any]
@@ -33,10 +34,13 @@ class AthanorPlugin(AirflowPlugin):
     """
 
     name = "athanor"
-    operator_extra_links = [GateReportLink(), PageLink()]  # noqa: RUF012 - Airflow's convention
+    operator_extra_links = [GateReportLink(), StageReportLink(), PageLink()]  # noqa: RUF012 - Airflow's convention
     fastapi_apps = [  # noqa: RUF012
         {"name": "athanor reports", "app": reports, "url_prefix": "/athanor/reports"},
         {"name": "athanor page", "app": page, "url_prefix": "/athanor/page"},
+    ]
+    fastapi_root_middlewares = [  # noqa: RUF012
+        {"name": "athanor bounded bodies", "middleware": BoundedBodies, "args": [], "kwargs": {}},
     ]
     external_views = [  # noqa: RUF012
         {

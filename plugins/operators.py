@@ -9,6 +9,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from plugins.notifier import AthanorNotifier
 from tasks.corpus.artifact import read_artifact
 from tasks.corpus.storage import join
 from tasks.errors import AthanorError
@@ -36,48 +37,41 @@ class PageLink(BaseOperatorLink):
         return f"/athanor/page/#/runs/{quote(ti_key.dag_id, safe='')}/{quote(ti_key.run_id, safe='')}"
 
 
-class TrainStageOperator(BaseOperator):
-    """Plan a stage, submit its job, wait deferred, seal the result.
+class TrainOperator(BaseOperator):
+    """Submit the job of a planned stage, wait deferred, seal the result.
 
     The job's key is the content hash of everything that goes in. A retry, a clear or a second run with the same inputs
     meets the same job folder: it re-attaches to a job at work and reuses a finished artifact. Returns
     {"stage", "kind", "key", "artifact", "hash", "job", "reused", "spec"}.
 
-    :param inputs: the result of `choose_inputs`; a stage outside its range is skipped.
-    :param upstream: results of the earlier stages' training tasks (None where skipped), parents by stage name.
+    :param spec: the planned stage, as JSON.
     """
 
-    template_fields: Sequence[str] = ("inputs", "upstream")
+    template_fields: Sequence[str] = ("spec",)
     operator_extra_links = (PageLink(),)
     ui_color = "#d9e8c5"
 
-    def __init__(
-        self,
-        *,
-        recipe: str,
-        stage: str,
-        inputs: Any,
-        upstream: list[Any],
-        poll_seconds: float = 2.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**{"doc_md": f"Train the stage *{stage}*, or reuse it when it was trained.", **kwargs})
-        self.recipe, self.stage = recipe, stage
-        self.inputs, self.upstream = inputs, upstream
+    def __init__(self, *, spec: Any = None, poll_seconds: float = 2.0, **kwargs: Any) -> None:
+        super().__init__(**{"doc_md": "Train what was planned, or reuse it when it was trained.", **kwargs})
+        self.spec = spec
         self.poll_seconds = poll_seconds
         self._job: Job | None = None
 
+    def plan(self) -> "StageSpec":
+        """What is to be trained."""
+        from tasks.training.plan import StageSpec
+
+        return StageSpec.model_validate(self.spec)
+
     def execute(self, context: "Context") -> dict[str, Any]:
-        if self.stage not in self.inputs["stages"]:
-            raise AirflowSkipException(f"stage '{self.stage}' is outside the range that this run was asked for")
         from tasks.training.job import submit
 
-        spec = self._plan()
+        spec = self.plan()
         if spec.finished:
             self.log.info("the same inputs were trained before; reusing %s", spec.artifact)
             return self._result(spec, reused=True)
         self._job = submit(spec)
-        context["task_state_store"].set("job", {"job": spec.job, "stage": self.stage, "key": spec.key})
+        context["task_state_store"].set("job", {"job": spec.job, "stage": spec.stage, "key": spec.key})
         self.log.info("job %s works in %s", spec.key, spec.job)
         if self._job.status().state != "running":
             return self.finish(context, {}, spec.model_dump(mode="json"))
@@ -100,7 +94,7 @@ class TrainStageOperator(BaseOperator):
         status = job.status()
         if status.state == "succeeded":
             return self._result(planned, reused=False)
-        words = f"stage '{self.stage}' {status.state}: {status.message}\n{log_tail(job.log)}"
+        words = f"stage '{planned.stage}' {status.state}: {status.message}\n{log_tail(job.log)}"
         if status.state == "failed":
             raise AirflowFailException(words)
         raise JobLost(words)
@@ -110,7 +104,36 @@ class TrainStageOperator(BaseOperator):
         if self._job is not None:
             self._job.cancel()
 
-    def _plan(self) -> "StageSpec":
+    def _result(self, spec: "StageSpec", *, reused: bool) -> dict[str, Any]:
+        return {
+            "stage": spec.stage,
+            "kind": spec.kind,
+            "key": spec.key,
+            "artifact": spec.artifact,
+            "hash": read_artifact(spec.artifact).hash,
+            "job": spec.job,
+            "reused": reused,
+            "spec": spec.model_dump(mode="json"),
+        }
+
+
+class TrainStageOperator(TrainOperator):
+    """A stage of a recipe, planned when the task runs.
+
+    :param inputs: the result of `choose_inputs`; a stage outside its range is skipped.
+    :param upstream: results of the earlier stages' training tasks (None where skipped), parents by stage name.
+    """
+
+    template_fields: Sequence[str] = ("inputs", "upstream")
+
+    def __init__(self, *, recipe: str, stage: str, inputs: Any, upstream: list[Any], **kwargs: Any) -> None:
+        super().__init__(**{"doc_md": f"Train the stage *{stage}*, or reuse it when it was trained.", **kwargs})
+        self.recipe, self.stage = recipe, stage
+        self.inputs, self.upstream = inputs, upstream
+
+    def plan(self) -> "StageSpec":
+        if self.stage not in self.inputs["stages"]:
+            raise AirflowSkipException(f"stage '{self.stage}' is outside the range that this run was asked for")
         from tasks.training.plan import plan_stage
 
         config = settings()
@@ -126,16 +149,43 @@ class TrainStageOperator(BaseOperator):
             parents={**self.inputs["parents"], **trained},
         )
 
-    def _result(self, spec: "StageSpec", *, reused: bool) -> dict[str, Any]:
+
+class StageReportLink(BaseOperatorLink):
+    """The report of a trained stage: curves, figures before and after, samples."""
+
+    name = "Training report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return f"/athanor/reports/evaluations/{operator.trained['hash']}"
+
+
+class EvaluateOperator(BaseOperator):
+    """Measure an artifact on held-out data; metrics.json in the store is what its gate reads.
+
+    :param trained: result of the training.
+    """
+
+    template_fields: Sequence[str] = ("trained",)
+    operator_extra_links = (StageReportLink(), PageLink())
+    ui_color = "#d9e8c5"
+
+    def __init__(self, *, trained: Any, **kwargs: Any) -> None:
+        words = "Measure the artifact on held-out data, before and after; the report is one click away."
+        super().__init__(**{"doc_md": words, "multiple_outputs": True, **kwargs})
+        self.trained = trained
+
+    def execute(self, context: "Context") -> dict[str, Any]:
+        from tasks.evaluation.report import report_uri
+        from tasks.evaluation.stages import evaluate_stage
+        from tasks.training.plan import StageSpec
+
+        metrics, store = evaluate_stage(StageSpec.model_validate(self.trained["spec"])), settings().store
+        where = join(store, "evaluations", self.trained["hash"], "metrics.json")
         return {
-            "stage": self.stage,
-            "kind": spec.kind,
-            "key": spec.key,
-            "artifact": spec.artifact,
-            "hash": read_artifact(spec.artifact).hash,
-            "job": spec.job,
-            "reused": reused,
-            "spec": spec.model_dump(mode="json"),
+            "metrics": {key: value for key, value in metrics.items() if isinstance(value, int | float | str)},
+            "subject": {"metrics": where, "tokens": self.trained["artifact"]},
+            "hash": self.trained["hash"],
+            "report": report_uri(store, self.trained["hash"]),
         }
 
 
@@ -156,7 +206,7 @@ class GateOperator(BaseOperator):
     :param key: hash of the subject; the report is kept under it.
     """
 
-    template_fields: Sequence[str] = ("subject", "key")
+    template_fields: Sequence[str] = ("contract", "subject", "key")
     operator_extra_links = (GateReportLink(), PageLink())
     ui_color = "#f5e0b7"
 
@@ -177,6 +227,9 @@ class GateOperator(BaseOperator):
             require(result)
         except GateRefused as refusal:
             raise AirflowFailException(str(refusal)) from None
+        if result.verdict == "warning":
+            said = "; ".join(words(failure) for failure in result.failures)
+            AthanorNotifier("gate warned", f"gate '{self.contract}': {said}").notify(context)
         return {"contract": self.contract, "verdict": result.verdict, "report": join(folder, REPORT)}
 
 

@@ -1,4 +1,4 @@
-"""Gate reports over HTTP: by id, never by path, behind the UI's login."""
+"""Reports of gates and of trained stages over HTTP: by id, never by path, behind the UI's login."""
 
 import re
 
@@ -11,6 +11,7 @@ from tasks.settings import settings
 
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
 KEY = re.compile(r"[0-9a-f]{16}")
+HASH = re.compile(r"[0-9a-f]{64}")
 # The report is one file without scripts; nothing in it may load or run anything.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'",
@@ -19,6 +20,17 @@ HEADERS = {
 }
 
 app = FastAPI(title="Athanor reports", docs_url=None, redoc_url=None, openapi_url=None)
+
+
+@app.get("/evaluations/{model}", dependencies=[Depends(requires_authenticated())])
+def stage_report(model: str) -> Response:
+    """The HTML report of one trained stage, by the hash of what was trained."""
+    use_connection()
+    store = open_store(join(settings().store, "evaluations"))
+    name = f"{model}/report.html"
+    if not (HASH.fullmatch(model) and store.exists(name)):
+        raise HTTPException(404, "no such report")
+    return Response(store.read(name), media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
 @app.get("/{contract}/{key}", dependencies=[Depends(requires_authenticated())])

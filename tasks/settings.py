@@ -41,6 +41,10 @@ class Settings(BaseSettings):
     airflow_port: int = Field(8080, ge=1, le=65535, description="wished port of the Airflow UI")
     recipe: str = Field("tiny", description="name of a recipe in data_contracts/recipes, or a path")
     curation: str = Field("default", description="name of a file in data_contracts/curation, or a path")
+    notify_webhook: str = Field("", description="address that is told of failures and warnings, as JSON by POST")
+    notify_mail: str = Field("", description="addresses that are told of them, by commas; server: athanor_smtp")
+    deadline_hours: float = Field(24.0, gt=0, description="a run that takes longer is told of, and goes on")
+    domains: str = Field(str(CONTRACTS / "domains"), description="folder of the domains that models are retrained for")
 
     @classmethod
     def settings_customise_sources(

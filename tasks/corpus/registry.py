@@ -13,6 +13,10 @@ SCHEMA_VERSION = 1
 Pointer = Literal["candidate", "released"]
 
 
+class ReleaseMoved(DataError):
+    """Another model has been released since the one that a candidate was built upon."""
+
+
 def read_registry(store_uri: str, line: str) -> dict[str, Any]:
     """`{"candidate": {uri, hash} | None, "released": …, "history": […]}` of a model line."""
     return _read(store_uri, line)[1]
@@ -40,7 +44,8 @@ def promote(
     """Point `candidate` or `released` of a line at an artifact; returns the new registry.
 
     `expected_released` is the hash the caller built upon, empty for none: when another model has been released since,
-    DataError is raised and nothing changes. `by` and `why` go on record. The same pointer set twice is recorded once.
+    ReleaseMoved is raised and nothing changes. `by` and `why` go on record. The same pointer set twice is recorded
+    once.
     """
     artifact = read_artifact(artifact_uri)
     entry = {"uri": artifact_uri, "hash": artifact.hash}
@@ -49,7 +54,7 @@ def promote(
         before, registry = _read(store_uri, line)
         released = (registry["released"] or {}).get("hash", "")
         if expected_released is not None and released != expected_released:
-            raise DataError(
+            raise ReleaseMoved(
                 f"{line}: built upon released model {expected_released[:12] or 'none'}, but {released[:12] or 'none'} "
                 "has been released since; rebase the candidate on it and run its gates again"
             )

@@ -161,16 +161,18 @@ def cluster_duplicates(
     workers: int = 2,
     scheduler: str | None = None,
     budget: float = 0.0,
+    enter: bool = True,
 ) -> dict[str, Any]:
     """Find duplicates over all shards, and with an `index` among survivors of earlier snapshots.
 
-    Raises DataError when more shards have no signals than the `budget`, a share of them, allows; those are left out
-    from here on. Raises ConfigError when the index was made with another configuration.
+    The index gets an entry of this snapshot's survivors, unless they are not to `enter`. Raises DataError when more
+    shards have no signals than the `budget`, a share of them, allows; those are left out from here on. Raises
+    ConfigError when the index was made with another configuration.
     """
     manifest, config = _load(output)
     missing = [shard for shard in manifest.shards if read_status(output, shard, config) is None]
     with _at_work(output, manifest), dask_client(workers, scheduler) as client:
-        found = cluster(freeze(output, manifest, missing, budget), config, output, client, index)
+        found = cluster(freeze(output, manifest, missing, budget), config, output, client, index, enter=enter)
     return {**found, "left_out": len(missing)}
 
 

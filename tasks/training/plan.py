@@ -79,28 +79,42 @@ def plan_stage(
         if not uri:
             raise ConfigError(f"stage '{stage}' needs the artifact of stage '{name}'; give its URI in `parents`")
         ancestors[role] = Input(uri=_absolute(uri), hash=read_artifact(uri).hash)
+    return spec_of(plan.name, config, store=store, home=home, data=inputs, parents=ancestors)
+
+
+def spec_of(
+    recipe: str,
+    config: Stage,
+    *,
+    store: str,
+    home: str,
+    data: dict[str, Input],
+    parents: dict[str, Input],
+    purpose: list[str] | None = None,
+) -> StageSpec:
+    """The spec of a stage whose inputs are known. `purpose` tells apart what is equal in all else, e.g. two domains'
+    trainings on the same records."""
     if isinstance(config, TuningStage) and config.replay:
-        ancestors["tokenizer"] = _pretraining_data(ancestors["model"].uri, stage)
+        parents = {**parents, "tokenizer": _pretraining_data(parents["model"].uri, config.name)}
     placeless: Any = {"name": True, "base": {"folder"}}  # the key says what a thing is, not where it lies
-    key = content_hash(
-        {
-            "config": config.model_dump(exclude=placeless),
-            "parents": {role: item.hash for role, item in ancestors.items()},
-            "data": {name: item.hash for name, item in inputs.items()},
-            "code_version": CODE_VERSION,
-        }
-    )[:32]
+    identity = {
+        "config": config.model_dump(exclude=placeless),
+        "parents": {role: item.hash for role, item in parents.items()},
+        "data": {name: item.hash for name, item in data.items()},
+        "code_version": CODE_VERSION,
+    }
+    key = content_hash(identity | ({"purpose": purpose} if purpose else {}))[:32]
     return StageSpec(
-        recipe=plan.name,
-        stage=stage,
+        recipe=recipe,
+        stage=config.name,
         kind=config.kind,
         key=key,
         job=str(Path(home).absolute() / "jobs" / key),
-        artifact=join(_absolute(store), "artifacts", stage, key),
+        artifact=join(_absolute(store), "artifacts", config.name, key),
         store=_absolute(store),
         config=config,
-        parents=ancestors,
-        data=inputs,
+        parents=parents,
+        data=data,
     )
 
 

@@ -268,3 +268,23 @@ def test_a_release_is_decided_by_name_and_with_a_reason(shown: Shown) -> None:
     assert ("athanor roll back", "user", "worse answers") in logged
     ancestors = shown.get("api/lineage/tiny/released").json()["ancestors"]
     assert ancestors[0]["uri"].endswith("one")
+
+
+def test_a_stage_report_is_served_by_id_behind_the_login(shown: Shown) -> None:
+    model, login = "ab" * 32, {"Authorization": f"Bearer {shown.tokens['VIEWER']}"}
+    folder = Path(shown.store) / "evaluations" / model
+    folder.mkdir(parents=True)
+    (folder / "report.html").write_text("<h1>sft</h1>")
+    where = "/athanor/reports/evaluations"
+    assert shown.client.get(f"{where}/{model}").status_code == 401
+    found = shown.client.get(f"{where}/{model}", headers=login)
+    assert (found.text, "default-src 'none'" in found.headers["Content-Security-Policy"]) == ("<h1>sft</h1>", True)
+    for wrong in (model[:16], "..%2Fcorpus", "cd" * 32):
+        assert shown.client.get(f"{where}/{wrong}", headers=login).status_code == 404
+
+
+def test_a_megabyte_of_run_configuration_is_refused_in_words(shown: Shown) -> None:
+    login, body = {"Authorization": f"Bearer {shown.tokens['USER']}"}, {"conf": {"reason": "x" * 2**20}}
+    answered = shown.client.post("/api/v2/dags/curate_corpus/dagRuns", headers=login, json=body)
+    assert answered.status_code == 413
+    assert "Put data into the store or the landing zone" in answered.json()["detail"]

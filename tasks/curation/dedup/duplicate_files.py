@@ -66,22 +66,30 @@ def clusters_key(manifest: Manifest, config: CurationConfig, known: list[Any]) -
 
 
 def cluster(
-    manifest: Manifest, config: CurationConfig, output: str, client: Client, index: str | None = None
+    manifest: Manifest,
+    config: CurationConfig,
+    output: str,
+    client: Client,
+    index: str | None = None,
+    *,
+    enter: bool = True,
 ) -> dict[str, Any]:
     """Find the duplicates of a whole run and write them by shard. Returns the summary.
 
-    With an index, documents are duplicates of survivors of earlier snapshots, too, and this one gets an entry.
+    With an index, documents are duplicates of survivors of earlier snapshots, too, and this one gets an entry, unless
+    it is not to `enter`.
     """
+    enter = enter and bool(index)
     store = open_store(output).sub("duplicates")
     gone = taken_down(index or output)
     earlier = indexes.read_entries(index, manifest.snapshot) if index else {}
     against = {date: entry.hash for date, entry in earlier.items()}
     indexes.check_scheme(index or "", earlier.values(), config.dedup)
-    key = clusters_key(manifest, config, [sorted(gone.items()), against, bool(index)])
+    key = clusters_key(manifest, config, [sorted(gone.items()), against, enter])
     if store.exists(SUMMARY):
         summary = orjson.loads(store.read(SUMMARY))
         current = summary["key"] == key and all(store.size(name) == size for name, size in summary["files"].items())
-        if current and (not index or indexes.has_entry(index, manifest.snapshot, key)):
+        if current and (not enter or indexes.has_entry(index or "", manifest.snapshot, key)):
             return {**summary, "reused": True}
         store.delete(SUMMARY)  # from here on the files are not to be believed
     for old in list(store.list("work/")):
@@ -105,7 +113,7 @@ def cluster(
     for old in list(store.list()):
         if "/" not in old.key and old.key not in files:
             store.delete(old.key)
-    if index:
+    if enter:
         _write_entry(client, work, config, against)
     paragraphs = {"paragraphs": summary.pop(PARAGRAPH)} if PARAGRAPH in summary else {}
     summary = {
