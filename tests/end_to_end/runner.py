@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from plugins.local.api import Api
 from tasks.sample.harvest import harvest_corpus
 from tasks.sample.instructions import harvest_instructions
 from tasks.settings import REPOSITORY
@@ -33,6 +34,7 @@ class Runner:
     home: Path
     data: Path
     seen: set[psutil.Process] = field(default_factory=set)
+    api: Api | None = None
 
     @property
     def store(self) -> str:
