@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from plugins.local.api import Api
 from tasks.sample.harvest import harvest_corpus
 from tasks.sample.instructions import harvest_instructions
 from tasks.settings import REPOSITORY
@@ -37,6 +38,7 @@ class Runner:
     variables: dict[str, str] = field(default_factory=dict)
     recipe: Path = MICRO
     seen: set[psutil.Process] = field(default_factory=set)
+    api: Api | None = None
 
     @property
     def store(self) -> str:
