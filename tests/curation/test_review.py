@@ -15,7 +15,7 @@ from tasks.curation import steps
 from tasks.curation.cluster import dask_client
 from tasks.curation.review import draw, gather, lines
 from tasks.errors import DataError
-from tests.browser import browser, click
+from tests.chromium import browser, click
 from tests.curation.test_steps import english
 
 
