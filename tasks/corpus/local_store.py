@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+import psutil
+
 from tasks.corpus.store import TEMPORARY, Entry
 from tasks.errors import StorageError, UnreadableError
 
 _GONE = (FileNotFoundError, NotADirectoryError)  # since it was listed, or never there
+
+
+def _ours() -> str:
+    """What names of files begin with that a process of this machine writes; its number follows."""
+    return f"{TEMPORARY}{''.join(letter if letter.isalnum() else '_' for letter in socket.gethostname())}-"
 
 
 class LocalStore:
@@ -103,7 +111,7 @@ class LocalStore:
         target = self._path(key)
         with self._explained(key, "be written"):
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)
+            handle, name = tempfile.mkstemp(prefix=f"{_ours()}{os.getpid()}-", dir=target.parent)
             os.close(handle)
             temporary = Path(name)
             try:
@@ -128,6 +136,13 @@ class LocalStore:
     def delete(self, key: str) -> None:
         with self._explained(key, "be deleted"):
             self._path(key).unlink(missing_ok=True)
+
+    def clear_unfinished(self) -> None:
+        with self._explained("", "be cleared of unfinished writes"):
+            for path in self.root.rglob(f"{_ours()}*"):
+                writer = path.name.removeprefix(_ours()).partition("-")[0]
+                if writer.isdecimal() and not psutil.pid_exists(int(writer)):
+                    path.unlink(missing_ok=True)
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         if expected is None:

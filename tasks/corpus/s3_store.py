@@ -102,6 +102,9 @@ class S3Store:
         with explained(f"{self.uri}/{key}"):
             client().delete_object(Bucket=self.bucket, Key=self._key(key))
 
+    def clear_unfinished(self) -> None:
+        """Nothing: an object is there when it is whole. Parts of one that was not are for the bucket's own rules."""
+
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         if expected is None:
             return self.write(key, new, if_absent=True)

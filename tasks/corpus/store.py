@@ -53,6 +53,10 @@ class Store(Protocol):
         """Delete; a missing key is not an error."""
         ...
 
+    def clear_unfinished(self) -> None:
+        """Delete what was being written by processes that are gone: a folder keeps it after a `kill -9`, never lists it."""
+        ...
+
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
         """Replace the object only if its content is still `expected` (None: absent)."""
         ...

@@ -279,6 +279,7 @@ def _publish(output: str, manifest: Manifest, config: CurationConfig, lease: Lea
     if left_out:
         report["left_out"] = left_out
     lease.check()
+    store.clear_unfinished()
     stale = [  # files of shards that an earlier run had and this one has not
         entry.key
         for folder in ("curated", "verdicts", "status")

@@ -129,3 +129,16 @@ def test_file_uris_are_percent_decoded(tmp_path: Path, uri: str) -> None:
 def test_a_file_uri_of_another_machine_is_refused() -> None:
     with pytest.raises(StorageError, match="names the machine 'host'"):
         open_store("file://host/folder")
+
+
+def test_what_a_killed_writer_left_is_cleared_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    """A process dies in the middle of a write; another one's write of the same moment goes on."""
+    program = "import os, sys; from tasks.corpus.local_store import LocalStore\n"
+    program += "with LocalStore(sys.argv[1])._replacing('folder/key') as (path, _):\n"
+    program += "    path.write_bytes(b'half'); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=REPOSITORY, check=False)
+    store = LocalStore(tmp_path)
+    with store._replacing("folder/other") as (mine, _):
+        assert len(list(tmp_path.rglob(f"{TEMPORARY}*"))) == 2 and list(store.list()) == []
+        store.clear_unfinished()
+        assert list(tmp_path.rglob(f"{TEMPORARY}*")) == [mine]
