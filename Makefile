@@ -50,8 +50,9 @@ lint: setup
 test: lint
 	$(PYTEST) -m 'not slow' --hypothesis-profile=ci --durations=15 $(TESTS)
 
-test-full: lint
-	$(PYTEST) --durations=30 $(TESTS)
+test-full: lint  # its property tests draw anew each time, those of `make test` always the same
+	$(PYTEST) -m 'not slow' --durations=30 $(TESTS)
+	$(BIN)/python -m tests.full $(TESTS)
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks

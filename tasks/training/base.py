@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
 from tasks.errors import ConfigError, DataError
 from tasks.training.model import load_model
 from tasks.training.origin import Origin
+from tasks.training.recipe import ModelShape
 
 
 def base_tokenizer(folder: Path, origin: Origin, context: int) -> Any:
@@ -47,6 +48,24 @@ def base_model(folder: Path, origin: Origin) -> PreTrainedModel:
         raise DataError(f"{folder / origin.gguf}: its weights do not fit its configuration: {wrong}")
     del model.config.quantization_config
     return model
+
+
+def base_shape(origin: Origin) -> tuple[ModelShape, int]:
+    """Its shape, as a Llama's, and the size of its vocabulary, from its configuration alone. Raises ConfigError."""
+    folder = origin.files()[0].parent
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **_gguf(origin))
+    if config.model_type != "llama":
+        raise ConfigError(f"{folder}: a base model of type {config.model_type}; only a Llama's size can be planned")
+    shape = ModelShape(
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        key_value_heads=config.num_key_value_heads,
+        context=config.max_position_embeddings,
+        tie_embeddings=config.tie_word_embeddings,
+    )
+    return shape, config.vocab_size
 
 
 def _gguf(origin: Origin) -> dict[str, str]:

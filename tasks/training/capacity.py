@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.errors import ConfigError
-from tasks.training.recipe import ModelShape, PretrainStage, Recipe, TokenizerStage, TrainedStage
+from tasks.training.recipe import BaseStage, ModelShape, PretrainStage, Recipe, TokenizerStage, TrainedStage
 from tasks.training.zero import deepspeed_config
 
 GIB = 2**30
@@ -53,15 +53,26 @@ def plan_of(recipe: Recipe) -> list[StagePlan]:
     """Every trained stage of a recipe, planned. Raises ConfigError when DeepSpeed refuses a configuration, or the
     recipe does not say how large its model is."""
     tokenizer = next((stage for stage in recipe.stages if isinstance(stage, TokenizerStage)), None)
-    pretrain = next((stage for stage in recipe.stages if isinstance(stage, PretrainStage)), None)
-    if tokenizer is None or pretrain is None:
-        raise ConfigError(f"recipe {recipe.name}: no pretrain stage says how large the model is; nothing to plan from")
+    source = next((stage for stage in recipe.stages if isinstance(stage, PretrainStage | BaseStage)), None)
+    if tokenizer is None or source is None:
+        raise ConfigError(
+            f"recipe {recipe.name}: no stage `pretrain` or `base` says how large the model is; nothing to plan from"
+        )
+    shape, vocabulary = _size(source, tokenizer)
     length = tokenizer.sequence_length
     return [
-        _stage(stage, pretrain.model, tokenizer.vocab_size, getattr(stage, "sequence_length", length))
+        _stage(stage, shape, vocabulary, getattr(stage, "sequence_length", length))
         for stage in recipe.stages
         if isinstance(stage, TrainedStage)
     ]
+
+
+def _size(source: PretrainStage | BaseStage, tokenizer: TokenizerStage) -> tuple[ModelShape, int]:
+    if isinstance(source, PretrainStage):
+        return source.model, tokenizer.vocab_size
+    from tasks.training.base import base_shape
+
+    return base_shape(source.base)
 
 
 def _stage(stage: TrainedStage, shape: ModelShape, vocabulary: int, length: int) -> StagePlan:

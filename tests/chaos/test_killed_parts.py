@@ -2,20 +2,19 @@
 
 import os
 import re
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tasks.corpus.artifact import read_artifact
-from tasks.corpus.registry import read_registry
-from tasks.settings import REPOSITORY
-from tests.end_to_end.runner import LIMIT, MICRO, SNAPSHOT, Runner, small_landing
+from tests.chaos.calm import Calm, corpus_of, weights_of
+from tests.end_to_end.runner import LIMIT, Runner, await_job
 
 pytestmark = pytest.mark.slow
 
@@ -31,15 +30,18 @@ class Victim:
     name: str
     command: str
     during: str
+    group: bool = False  # with its whole process group
 
 
 VICTIMS = (
     Victim("a Dask worker", DASK, DASK),
     Victim("the Dask scheduler", r"dask spec --spec .*distributed\.Scheduler", DASK),
+    Victim("a task's process", r"^airflow worker -- [0-9a-f]{8}-", DASK),
     Victim("the DAG processor", r"airflow dag-processor", DASK),
     Victim("the triggerer", r"airflow triggerer", TRAINER),
     Victim("the API server", r"airflow api[_-]server", TRAINER),
     Victim("a trainer's rank", TRAINER, TRAINER),
+    Victim("the whole trainer", r"tasks run-job", TRAINER, group=True),
     Victim("the scheduler", r"airflow scheduler", TRAINER),
 )
 
@@ -66,7 +68,8 @@ def kill_in_turn(runner: "subprocess.Popen[str]") -> list[str]:
         for victim in left:
             found = [process for process, command in living if re.search(victim.command, command)]
             if found and any(re.search(victim.during, command) for _, command in living):
-                found[0].kill()
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    os.killpg(found[0].pid, signal.SIGKILL) if victim.group else found[0].kill()
                 left.remove(victim)
                 killed.append(victim.name)
                 time.sleep(PAUSE)
@@ -75,29 +78,8 @@ def kill_in_turn(runner: "subprocess.Popen[str]") -> list[str]:
     return killed
 
 
-def weights(uri: str) -> dict[str, str]:
-    return {name: entry.sha256 for name, entry in read_artifact(uri).files.items() if name.endswith(".safetensors")}
-
-
-def undisturbed(landing: Path, folder: Path) -> dict[str, str]:
-    """The same steps from a shell, without Airflow and without harm; the model's checksums."""
-
-    def tasks(*words: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(folder)}
-        subprocess.run([sys.executable, "-m", "tasks", *words], env=environment, check=True, timeout=LIMIT)
-
-    corpus, store = str(folder / "store" / "corpus" / SNAPSHOT), str(folder / "store")
-    tasks("curate", "--input", str(landing), "--snapshot", SNAPSHOT, "--output", corpus, "--workers", "1")
-    instructions = str(landing / "instructions")
-    tasks("train", "--recipe", str(MICRO), "--corpus", corpus, "--instructions", instructions, "--store", store)
-    return weights(read_registry(store, "micro")["candidate"]["uri"])
-
-
-def test_a_run_survives_the_death_of_each_part(tmp_path: Path) -> None:
-    landing = small_landing(tmp_path / "landing")
-    expected = undisturbed(landing, tmp_path / "calm")
-    assert expected
-    runner = Runner(tmp_path / "home", landing)
+def test_a_run_survives_the_death_of_each_part(calm: Calm, tmp_path: Path) -> None:
+    runner = Runner(tmp_path / "home", calm.landing)
     process = runner.start("run")
     try:
         killed = kill_in_turn(process)
@@ -107,4 +89,22 @@ def test_a_run_survives_the_death_of_each_part(tmp_path: Path) -> None:
     assert sorted(killed) == sorted(victim.name for victim in VICTIMS), text
     assert process.returncode == 0, text
     assert runner.left() == []
-    assert weights(read_registry(runner.store, "micro")["candidate"]["uri"]) == expected
+    assert (corpus_of(runner.store), weights_of(runner.store)) == (calm.corpus, calm.weights)
+
+
+def test_a_machine_that_loses_its_power_in_mid_training_goes_on_at_the_next_run(calm: Calm, tmp_path: Path) -> None:
+    runner = Runner(tmp_path / "home", calm.landing)
+    process = runner.start("run")
+    job = await_job(runner, process)
+    deadline = time.monotonic() + LIMIT
+    while not any((runner.home / "jobs").glob("*/checkpoints/step-*")):
+        assert process.poll() is None and time.monotonic() < deadline, "no checkpoint was seen"
+        time.sleep(0.1)
+    runner.cut_the_power(process)
+    assert runner.left() == [] and job.folder.is_dir()
+    process = runner.start("run")
+    text = runner.output(process)
+    assert process.returncode == 0, text
+    assert "reused" in text, "what was finished before is not done again"
+    assert runner.left() == []
+    assert (corpus_of(runner.store), weights_of(runner.store)) == (calm.corpus, calm.weights)

@@ -1,6 +1,8 @@
 """The report of a run: true counts, near misses, examples that are masked and escaped, and one offline page."""
 
+import csv
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tasks.curation import steps
 from tasks.curation.cluster import dask_client
 from tasks.curation.review import draw, gather, lines
 from tasks.errors import DataError
+from tests.browser import browser, click
 from tests.curation.test_steps import english
 
 
@@ -86,6 +89,30 @@ def test_the_page_is_masked_escaped_and_offline(output: Path) -> None:
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
     assert "default-src 'none'" in page and page.count("<script>") == 1
     assert "<svg" in page and 'data-judgement="wrong"' in page
+
+
+def test_judgements_are_clicked_and_saved_as_csv(output: Path, tmp_path: Path) -> None:
+    """Two examples judged, one of them twice: the file has a row for each, with the last word on it."""
+    page = Path(draw(str(output), found(output)))
+    with browser(tmp_path) as chrome:
+        chrome.get(page.as_uri())
+        for folded in chrome.find_elements("css selector", "details:not([open]) > summary"):
+            click(folded)
+        first, second = chrome.find_elements("css selector", "article.card")[:2]
+        save = chrome.find_element("id", "save")
+        assert not save.is_enabled() and save.text == "No judgement yet"
+        for example, judgement in ((first, "right"), (second, "unsure"), (first, "wrong")):
+            click(example.find_element("css selector", f"button[data-judgement={judgement}]"))
+        pressed = first.find_elements("css selector", "button[aria-pressed=true]")
+        assert [button.text for button in pressed] == ["wrong"] and save.text == "Save 2 judgements as CSV"
+        documents = [example.get_attribute("data-doc") for example in (first, second)]
+        save.click()
+        saved, deadline = tmp_path / "judgements.csv", time.monotonic() + 20
+        while not saved.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [entry for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"] == []
+    rows = list(csv.DictReader(saved.open(newline="")))
+    assert [(row["doc_id"], row["judgement"]) for row in rows] == list(zip(documents, ("wrong", "unsure"), strict=True))
 
 
 def test_the_text_names_every_rule(output: Path) -> None:

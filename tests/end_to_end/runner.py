@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,20 +32,24 @@ class Runner:
     """`python -m plugins.local` in one home, with every process that it was seen to start."""
 
     home: Path
-    data: Path
+    data: Path | str
+    place: str = ""  # of the store; where none is named it lies in the home
+    variables: dict[str, str] = field(default_factory=dict)
     recipe: Path = MICRO
     seen: set[psutil.Process] = field(default_factory=set)
 
     @property
     def store(self) -> str:
-        return str(self.home / "store")
+        return self.place or str(self.home / "store")
 
     def start(self, command: str) -> "subprocess.Popen[str]":
-        given = ["--data", str(self.data), "--recipe", str(self.recipe)] if command != "down" else []
+        named = ["--data", str(self.data), "--store", self.store, "--recipe", str(self.recipe)]
+        given = named if command != "down" else []
+        own = {"PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(self.home), "ATHANOR_WORKERS": "1"}
         process = subprocess.Popen(
             [sys.executable, "-m", "plugins.local", command, *given],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(self.home), "ATHANOR_WORKERS": "1"},
+            env={**os.environ, **own, **self.variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -68,6 +73,14 @@ class Runner:
             self.seen |= set(psutil.Process(process.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return
+
+    def cut_the_power(self, process: "subprocess.Popen[str]") -> None:
+        """Kill it and all below it at one stroke, none of whom can tell another."""
+        self.look(process)
+        for victim in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        process.wait(timeout=LIMIT)
 
     def left(self) -> list[str]:
         """What still lives: descendants that were seen, members of their sessions, whatever works on this home."""

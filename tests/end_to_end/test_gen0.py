@@ -18,7 +18,7 @@ GEN0 = Path(__file__).with_name("gen0.yaml")
 def test_a_run_ends_with_gen_0(tmp_path: Path) -> None:
     data = small_landing(tmp_path / "landing")
     harvest_preferences(str(data), min_records=400, max_records=600)
-    runner = Runner(tmp_path / "home", data, GEN0)
+    runner = Runner(tmp_path / "home", data, recipe=GEN0)
     process = runner.start("run")
     text = runner.output(process)
     assert process.returncode == 0, text

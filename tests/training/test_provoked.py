@@ -1,17 +1,21 @@
 """Symptoms provoked in real runs of two ranks: the event is in the job's folder, with its evidence and its remedy."""
 
 import random
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 import pytest
 import yaml
 
 from tasks.corpus.shards import write_shard
+from tasks.training.job import Job, submit
 from tasks.training.plan import StageSpec, plan_stage
 from tasks.training.symptoms import changed
-from tests.training.jobs import finish
+from tests.training.jobs import PATIENCE, finish, group_of, wait_for_step
 from tests.training.tuning_data import LENGTH, PEAK, make_parent
 
 pytestmark = pytest.mark.slow
@@ -35,6 +39,11 @@ CASES: dict[str, dict[str, Any]] = {
     "growing_activations": {
         "steps": 60,
         "optimizer": {"learning_rate": 2e-2, "warmup_steps": 1, "schedule": "constant"},
+    },
+    "overfitting": {
+        "steps": 120,
+        "checkpoint_every": 10,
+        "optimizer": {"learning_rate": 5e-3, "warmup_steps": 2, "schedule": "constant"},
     },
     "not_learning": {"steps": 24, "optimizer": {"learning_rate": 1e-9, "warmup_steps": 0}},
     "violent_updates": {"steps": 30, "optimizer": {"learning_rate": 0.9, "warmup_steps": 0, "schedule": "constant"}},
@@ -72,8 +81,34 @@ def spec_of(place: Path, stage: dict[str, Any], parent: str, records: str) -> St
 @pytest.mark.parametrize("event", CASES)
 def test_a_run_that_goes_wrong_says_how(event, parent, records, tmp_path):
     spec = spec_of(tmp_path, SFT | CASES[event], parent, records)
-    job = finish(spec)
+    told(finish(spec), spec, event)
+
+
+def test_a_machine_that_slows_down_is_told(parent, records, tmp_path):
+    """From the 15th step on one rank is stopped for three quarters of the time: the other has to wait for it."""
+    stage = SFT | {"steps": 45, "checkpoint_every": 45, "optimizer": {"learning_rate": 1e-3}}
+    spec = spec_of(tmp_path, stage, parent, records)
+    job = submit(spec)
+    wait_for_step(job, 15)
+    ranks = [psutil.Process(pid) for pid in group_of(job)]
+    slow = next(process for process in ranks if "tasks.training.worker" in process.cmdline())
+    begun = (job.progress() or {})["seconds"]
+    while job.status().state == "running":
+        with suppress(psutil.NoSuchProcess):
+            slow.suspend()
+            time.sleep(3 * begun)
+            slow.resume()
+            time.sleep(begun)
+    assert job.wait(PATIENCE).state == "succeeded", job.log.read_text()[-3000:]
+    seen = told(job, spec, "slow_throughput")
+    assert seen["evidence"]["cause"] in ("communication", "machine")
+    assert seen["evidence"]["tokens_per_second"] < 0.7 * seen["evidence"]["reached"]
+
+
+def told(job: Job, spec: StageSpec, event: str) -> dict[str, Any]:
+    """The event, once, with an entry of the runbook and a change that makes sense."""
     found = [orjson.loads(line) for line in (job.folder / "events.jsonl").read_bytes().splitlines()]
     (seen,) = [line for line in found if line["event"] == event]
     assert seen["runbook"] == f"plugins/RUNBOOK.md#{event}"
     assert changed(spec.config, seen["remedy"]) != spec.config  # type: ignore[arg-type]
+    return seen
