@@ -104,7 +104,7 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
     """(work, here, other, factor, bar, whether it is met), and where a round's time goes."""
     rate, found = figures["tokens_per_second"], figures
     wide, narrow = found["against_sharded"], found["per_core_against_plain"]
-    told = [
+    told: list[tuple[str, ...]] = [
         ("rollout, two ranks, weights gathered once", f"{rate['once']:,.0f} tokens/s",
          f"sharded: {rate['sharded']:,.0f}", f"{wide:.1f}×", "≥ 5×", "met" if wide >= 5 else "missed"),
         ("the same for one core", f"{rate['once'] / 2:,.0f} tokens/s", f"plain generate: {rate['plain']:,.0f}",

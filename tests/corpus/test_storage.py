@@ -1,13 +1,17 @@
 """The same promises of a store, kept by a folder and by S3."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tasks.corpus import storage
 from tasks.corpus.storage import LocalStore, Store, open_store
+from tasks.corpus.store import TEMPORARY
 from tasks.errors import StorageError
+from tasks.settings import REPOSITORY
 
 
 @pytest.fixture(params=["folder", "s3"])

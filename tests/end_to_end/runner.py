@@ -45,8 +45,8 @@ class Runner:
         return self.place or str(self.home / "store")
 
     def start(self, command: str) -> "subprocess.Popen[str]":
-        place = ["--data", str(self.data), "--store", self.store]
-        given = [*place, "--recipe", str(self.recipe)] if command != "down" else []
+        named = ["--data", str(self.data), "--store", self.store, "--recipe", str(self.recipe)]
+        given = named if command != "down" else []
         own = {"PYTHONPATH": str(REPOSITORY), "ATHANOR_HOME": str(self.home), "ATHANOR_WORKERS": "1"}
         process = subprocess.Popen(
             [sys.executable, "-m", "plugins.local", command, *given],

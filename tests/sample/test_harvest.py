@@ -20,6 +20,7 @@ from tasks.sample.harvest import harvest_corpus
 from tasks.sample.sample import is_chinese
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+FEW = ("--min-records", "150", "--min-pairs", "40")
 PROGRAM = """
 import typer
 from tasks.sample.cli import register
@@ -138,7 +139,7 @@ def test_another_process_gives_the_same_bytes(harvested, instructed, tmp_path, s
     options = [f"--{key.replace('_', '-')}={value}" for key, value in size.items()]
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "harvest", "--into", str(tmp_path), "--min-records", "150", *options],
+        [sys.executable, "-c", PROGRAM, "harvest", "--into", str(tmp_path), *FEW, *options],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -146,7 +147,7 @@ def test_another_process_gives_the_same_bytes(harvested, instructed, tmp_path, s
     )
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "2026-01-31") == contents(into / "2026-01-31")
-    assert "documents" in done.stdout and "instruction records" in done.stdout
+    assert all(what in done.stdout for what in ("documents", "instruction records", "synthetic preference records"))
     assert contents(tmp_path / "instructions") == contents(into / "instructions")
 
 

@@ -97,7 +97,8 @@ def test_grpo_learns_it_too(made, tmp_path):
 
 @pytest.mark.slow
 def test_killed_it_goes_on_to_the_bit(calm, made, tmp_path):
-    killed_is_undisturbed(*calm, plan(tmp_path, made, RLHF))
+    planned, job = calm
+    killed_is_undisturbed(planned, job, plan(tmp_path, made, RLHF))
 
 
 @pytest.mark.slow

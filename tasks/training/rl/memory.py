@@ -17,8 +17,8 @@ class Memory:
 
     def __init__(self, config: Replay, seed: int) -> None:
         self.config, self.seed = config, seed
-        kept = {"alpha": config.alpha, "capacity": config.capacity, "staleness": config.staleness}
-        self.prompts, self.answers = ReplayBuffer(**kept), ReplayBuffer(**kept)
+        self.prompts = ReplayBuffer(config.alpha, config.capacity, config.staleness)
+        self.answers = ReplayBuffer(config.alpha, config.capacity, config.staleness)
         self._centroids: dict[str, tuple[int, np.ndarray]] = {}  # answers seen, and the sum of their embeddings
 
     def remember(self, told: Sequence[dict[str, Any]], step: int) -> None:
