@@ -34,6 +34,11 @@ $(VENV)/.ready: requirements.txt requirements-models.txt
 	  echo 'packages could not be installed (see above): is there a network, and room on the disk? A package index of your own is named by PIP_INDEX_URL. `make setup` goes on where it stopped' >&2; exit 1; }
 	@touch $@
 
+# What checks docker/, and its parts as processes; `make run` needs none of it.
+$(VENV)/.deployment: requirements-deployment.txt docker/requirements.txt | setup
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-deployment.txt
+	@touch $@
+
 run: setup
 	@$(BIN)/python -m plugins.local run $(options)
 
@@ -47,10 +52,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy tasks plugins dags tests
 
-test: lint
+test: lint $(VENV)/.deployment
 	$(PYTEST) -m 'not slow' --hypothesis-profile=ci --durations=15 $(TESTS)
 
-test-full: lint  # its property tests draw anew each time, those of `make test` always the same
+test-full: lint $(VENV)/.deployment  # its property tests draw anew each time, those of `make test` always the same
 	$(PYTEST) -m 'not slow' --durations=30 $(TESTS)
 	$(BIN)/python -m tests.full $(TESTS)
 

@@ -10,7 +10,8 @@ from tasks.settings import settings
 
 # The pool of the accelerator: one training job at a time. It counts deferred tasks, because a deferred training task
 # is a trainer at work. The runner creates it; elsewhere: `airflow pools set accelerator 1 "…" --include-deferred`.
-ACCELERATOR_POOL = "accelerator"
+# With Celery these tasks go to the queue of that name, so that a worker on the machine with the accelerator takes them.
+ACCELERATOR_POOL = ACCELERATOR_QUEUE = "accelerator"
 
 _BY_KIND_OF_ERROR = ExceptionRetryPolicy(
     rules=[
@@ -44,6 +45,7 @@ TRAINING: dict[str, Any] = {
     "retry_policy": _BY_KIND_OF_ERROR,
     "execution_timeout": timedelta(days=14),
     "pool": ACCELERATOR_POOL,
+    "queue": ACCELERATOR_QUEUE,
 }
 
 # Measuring loads the model, so it holds the accelerator as well. It is a pure function of the artifact.
@@ -53,6 +55,7 @@ EVALUATION: dict[str, Any] = {
     "retry_policy": _BY_KIND_OF_ERROR,
     "execution_timeout": timedelta(hours=12),
     "pool": ACCELERATOR_POOL,
+    "queue": ACCELERATOR_QUEUE,
 }
 
 # No retries: what the gate read has not changed, so its verdict would not either.
