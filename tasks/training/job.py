@@ -187,12 +187,20 @@ class Job:
             time.sleep(poll)
 
     def cancel(self) -> None:
-        """End the job's process group and record that. Returns when no process of it is left."""
+        """End the job's process group and record that. Returns when no process of it is left.
+
+        A group on another host cannot be reached: there the job passes to nobody, and its trainer stops at its next
+        look at the lease, within a second.
+        """
         with self._locked():
             lease = self.lease()
             if lease is None or self.exit() is not None:
                 return
-            _end_group(lease)
+            if lease.host == socket.gethostname():
+                _end_group(lease)
+            else:
+                lease = Lease(token=lease.token + 1, host="", pid=0, started=0.0)
+                self._files.write("lease.json", to_json(lease.model_dump()))
             self.finish(lease.token, "failed", "cancelled")
 
     # Starting

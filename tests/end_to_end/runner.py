@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from plugins.local.api import Api
 from tasks.sample.harvest import harvest_corpus
 from tasks.sample.instructions import harvest_instructions
 from tasks.settings import REPOSITORY
@@ -36,6 +37,7 @@ class Runner:
     place: str = ""  # of the store; where none is named it lies in the home
     variables: dict[str, str] = field(default_factory=dict)
     seen: set[psutil.Process] = field(default_factory=set)
+    api: Api | None = None
 
     @property
     def store(self) -> str:

@@ -1,17 +1,24 @@
-"""What an operator does in the Airflow UI, through its API: a backfill, a refused gate, a start at a later stage."""
+"""What an operator does in the Airflow UI, through its API: a backfill, a refused gate, a start at a later stage.
+
+Each on the embedded parts and on real ones: PostgreSQL, Redis and Celery, S3, a Dask scheduler with workers.
+"""
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from plugins.local.api import Api
+from tasks.corpus import s3_client
 from tasks.corpus.artifact import read_artifact
 from tasks.corpus.shards import write_shard
 from tasks.corpus.storage import exists, join, read_json
+from tests.end_to_end.real_parts import RealParts, until
 from tests.end_to_end.runner import LIMIT, SNAPSHOT, Runner, small_landing
 
 pytestmark = pytest.mark.slow
@@ -21,20 +28,32 @@ CURATE, TRAIN = "curate_corpus", "train_cascade_micro"
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """Airflow is up, over three snapshots: a few documents, many, and none that any rule lets pass."""
-    root = tmp_path_factory.mktemp("operations")
-    landing = small_landing(root / "landing")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three snapshots: a few documents, many, and none that any rule lets pass."""
+    landing = small_landing(tmp_path_factory.mktemp("operations") / "landing")
     text = "The old mill stands by the river, and in the spring its wheel turns with the water that comes down. "
     facts = [f"{text}In the year {year} the miller of that place had {year % 97} sacks to grind. " for year in range(9)]
     write_shard(landing / EARLIER / "mills" / "part-000.jsonl.gz", [{"text": "\n".join(facts)}])
     write_shard(landing / REFUSED / "junk" / "part-000.jsonl.gz", [{"text": "x"}, {"text": "yy"}])
+    return landing
+
+
+@pytest.fixture(scope="module", params=["embedded", "real"])
+def runner(request: pytest.FixtureRequest, landing: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Airflow is up: on one machine's embedded parts, or on those of docker/compose.yaml."""
+    root = tmp_path_factory.mktemp(request.param)
+    yield from (embedded if request.param == "embedded" else real)(root, landing)
+
+
+def embedded(root: Path, landing: Path) -> Iterator[Runner]:
     runner = Runner(root / "home", landing)
     up = runner.start("up")
     printed = runner.output(up)
     assert up.returncode == 0, printed
     state = json.loads((runner.home / "airflow" / "guardian.json").read_text())
     runner.seen |= {psutil.Process(state["pid"]), *psutil.Process(state["pid"]).children(recursive=True)}
+    secret = json.loads((runner.home / "airflow" / "passwords.json").read_text())["admin"]
+    runner.api = Api(state["url"], "admin", secret)
     yield runner
     runner.output(runner.start("down"))
     for process in runner.seen:
@@ -42,10 +61,24 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
             process.kill()
 
 
+def real(root: Path, landing: Path) -> Iterator[RealParts]:
+    before = dict(os.environ)
+    runner = RealParts(root)
+    try:
+        runner.api = runner.start(landing)
+        for dag_id in (CURATE, TRAIN):
+            until(lambda dag_id=dag_id: runner.api.dag(dag_id))
+        yield runner
+    finally:
+        runner.end()
+        os.environ.clear()
+        os.environ.update(before)
+        s3_client.client.cache_clear()
+
+
 @pytest.fixture(scope="module")
-def api(runner: Runner) -> Api:
-    url = json.loads((runner.home / "airflow" / "guardian.json").read_text())["url"]
-    return Api(url, "admin", json.loads((runner.home / "airflow" / "passwords.json").read_text())["admin"])
+def api(runner: Any) -> Api:
+    return runner.api
 
 
 def ended(api: Api, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, Any]]:
@@ -76,7 +109,7 @@ def backfilled(api: Api) -> dict[str, dict[str, Any]]:
     return ended(api, CURATE, [run["dag_run_id"] for run in runs])
 
 
-def test_a_range_of_dates_is_backfilled(runner: Runner, backfilled: dict[str, dict[str, Any]]) -> None:
+def test_a_range_of_dates_is_backfilled(runner: Any, backfilled: dict[str, dict[str, Any]]) -> None:
     assert {key: run["state"] for key, run in backfilled.items()} == {
         EARLIER: "success",
         SNAPSHOT: "success",
@@ -88,7 +121,7 @@ def test_a_range_of_dates_is_backfilled(runner: Runner, backfilled: dict[str, di
         assert read_artifact(join(runner.store, "corpus", date)).kind == "corpus"
 
 
-def test_a_refused_gate_stops_what_follows(runner: Runner, api: Api, backfilled: dict[str, dict[str, Any]]) -> None:
+def test_a_refused_gate_stops_what_follows(runner: Any, api: Api, backfilled: dict[str, dict[str, Any]]) -> None:
     found = states(api, backfilled[REFUSED])
     assert (found["publish"], found["gate"], found["announce"]) == ("success", "failed", "upstream_failed")
     gate = next(
@@ -99,7 +132,7 @@ def test_a_refused_gate_stops_what_follows(runner: Runner, api: Api, backfilled:
     assert "At least one document was kept" in said
 
 
-def test_a_run_may_start_at_a_later_stage(runner: Runner, api: Api, backfilled: dict[str, dict[str, Any]]) -> None:
+def test_a_run_may_start_at_a_later_stage(runner: Any, api: Api, backfilled: dict[str, dict[str, Any]]) -> None:
     assert backfilled[SNAPSHOT]["state"] == "success"
     corpus = join(runner.store, "corpus", SNAPSHOT)
     api.pause(TRAIN, paused=False)

@@ -3,11 +3,13 @@
 import itertools
 import math
 import re
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tasks.corpus.artifact import read_artifact, verify_artifact
@@ -176,3 +178,18 @@ def test_a_failure_says_why(plan, place, tokenizer, tmp_path):
     while group_of(job) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert group_of(job) == []
+
+
+@pytest.mark.slow
+def test_a_trainer_cancelled_from_another_host_stops_by_itself(plan, tokenizer, tmp_path, monkeypatch):
+    job = submit(plan("pretrain", tmp_path, {"tokenizer": tokenizer.artifact}))
+    wait_for_step(job, 1)
+    group = group_of(job)
+    monkeypatch.setattr(socket, "gethostname", lambda: "triggerer-0")
+    job.cancel()
+    monkeypatch.undo()
+    until = time.monotonic() + 60
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in group):
+        assert time.monotonic() < until, "the trainer goes on"
+        time.sleep(0.2)
+    assert job.status().message == "cancelled"

@@ -13,6 +13,7 @@ from tasks.corpus.storage import to_json
 from tasks.errors import DataError
 from tasks.training import job as jobs
 from tasks.training.job import Job, Lease, LeaseLost
+from tests.training.jobs import lease_of
 
 
 @pytest.fixture
@@ -103,3 +104,16 @@ def test_no_job_is_said(tmp_path):
 def test_half_written_progress_is_not_read(job):
     (job.folder / "progress.jsonl").write_bytes(b'{"step":1}\n{"step":2}\n{"st')
     assert job.progress() == {"step": 2}
+
+
+def test_cancelled_from_another_host_its_trainer_may_write_nothing_more(job, owner, monkeypatch):
+    """What the triggerer does in a container of its own: it cannot signal the group, and must not signal its own."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "triggerer-0")
+    job.cancel()
+    assert owner.poll() is None, "out of reach"
+    monkeypatch.undo()
+    with pytest.raises(LeaseLost):
+        job.check(3)
+    assert (job.status().state, job.status().message) == ("failed", "cancelled")
+    job.cancel()
+    assert lease_of(job).token == 4, "a second time nothing happens"
