@@ -50,7 +50,7 @@ def test_dask_takes_its_commands(services: dict[str, Any]) -> None:
         assert dask == "dask"
         commands[part].make_context(part, list(arguments))
         with pytest.raises(UsageError):
-            commands[part].make_context(part, ["--no-such-option", *arguments])
+            commands[part].make_context(part, [*arguments, "--no-such-option", "1"])
 
 
 @pytest.mark.parametrize("command", SHARED)
