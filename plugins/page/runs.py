@@ -95,7 +95,10 @@ def _run(run: DagRun) -> dict[str, Any]:
 
 
 def _steps(session: Session, run: DagRun) -> list[dict[str, Any]]:
-    """Steps in the order in which they began. `cost` is worker seconds, and of these seconds on the accelerator."""
+    """Steps in the order in which they began, those to come in that of the DAG.
+
+    `cost` is worker seconds, and of these seconds on the accelerator.
+    """
     columns = (
         TaskInstance.task_id,
         TaskInstance.state,
@@ -104,13 +107,13 @@ def _steps(session: Session, run: DagRun) -> list[dict[str, Any]]:
         TaskInstance.pool,
         TaskInstance.try_number,
         TaskInstance.map_index,
+        TaskInstance.priority_weight,
     )
     rows = session.execute(select(*columns).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id))
     steps: dict[str, dict[str, Any]] = {}
-    for task_id, state, start, end, pool, tries, map_index in rows:
-        step = steps.setdefault(
-            task_id, {"name": task_id, "states": Counter(), "start": None, "end": None, "worker": 0.0, "pool": pool}
-        )
+    for task_id, state, start, end, pool, tries, map_index, weight in rows:
+        new = {"name": task_id, "states": Counter(), "start": None, "end": None, "worker": 0.0, "pool": pool}
+        step = steps.setdefault(task_id, {**new, "weight": weight})
         step["states"][state] += 1
         step["tries"] = max(step.get("tries", 0), tries)
         step["mapped"] = map_index >= 0
@@ -120,8 +123,9 @@ def _steps(session: Session, run: DagRun) -> list[dict[str, Any]]:
     return [_step(step) for step in sorted(steps.values(), key=_begun)]
 
 
-def _begun(step: dict[str, Any]) -> tuple[bool, datetime, str]:
-    return step["start"] is None, _aware(step["start"]) or datetime.max.replace(tzinfo=UTC), step["name"]
+def _begun(step: dict[str, Any]) -> tuple[datetime, int, str]:
+    """By its beginning, then by what hangs on it: a task's weight grows with the tasks that follow it."""
+    return _aware(step["start"]) or datetime.max.replace(tzinfo=UTC), -step["weight"], step["name"]
 
 
 def _step(step: dict[str, Any]) -> dict[str, Any]:

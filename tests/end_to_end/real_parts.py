@@ -106,10 +106,11 @@ class RealParts:
     def _at_home(self, words: str) -> str:
         for name, port in (("postgres", 5432), ("redis", 6379), ("s3", 9000), ("api-server", 8080)):
             words = words.replace(f"{name}:{port}", f"127.0.0.1:{self.ports[name]}")
-        for there, here in (("/opt/athanor", REPOSITORY), ("/opt/airflow", self.root / "airflow")):
-            words = words.replace(there, str(here))
         words = words.replace("dask-scheduler:8786", f"127.0.0.1:{self.ports['dask-scheduler']}")
-        return words.replace("/var/lib/athanor", str(self.root / "home"))
+        folders = {"/opt/athanor": REPOSITORY, "/opt/airflow": self.root / "airflow", "/tmp/dask": self.root}
+        for there, here in {**folders, "/var/lib/athanor": self.root / "home"}.items():
+            words = words.replace(there, str(here))
+        return words
 
     def _here(self, part: str) -> list[str]:
         """The part's command, listening on loopback alone."""
@@ -154,6 +155,7 @@ class RealParts:
             os.chown(path, given.get("user", -1), given.get("group", -1))
         database = str(place / "data")
         words = ["--username", "airflow", "--auth", "scram-sha-256", "--pwfile", str(place / "password")]
+        words += ["--encoding", "UTF8", "--no-locale"]
         subprocess.run([program("initdb"), "-D", database, *words], check=True, capture_output=True, cwd=place, **given)
         where = ["-D", database, "-p", str(self.ports["postgres"]), "-h", "127.0.0.1", "-k", str(place)]
         _, *words = self.services["postgres"]["command"]
