@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     root = tmp_path_factory.mktemp("browser")
     runner = Runner(root / "home", small_landing(root / "landing"))
     with dask_client(1):  # one for all steps
-        failed_shards(runner.data / FAILED, Path(runner.store) / "corpus" / FAILED)
+        failed_shards(Path(runner.data) / FAILED, Path(runner.store) / "corpus" / FAILED)
     up = runner.start("up")
     printed = runner.output(up)
     assert up.returncode == 0, printed

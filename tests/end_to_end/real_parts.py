@@ -50,30 +50,31 @@ class RealParts:
     places: list[Path] = field(default_factory=list)
     api: Api | None = None
 
-    def start(self, landing: Path) -> Api:
-        """All parts, in the order in which they need each other; `landing` is uploaded."""
+    def __post_init__(self) -> None:
         self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-        secrets = dict.fromkeys(SECRETS, "s3cret") | {"FERNET_KEY": "A" * 43 + "=", "JWT_SECRET": "j" * 64}
-        done = compose(COMPOSE, **secrets, UI_URL=f"http://127.0.0.1:{self.ports['api-server']}")
+        self.secrets = dict.fromkeys(SECRETS, "s3cret") | {"FERNET_KEY": "A" * 43 + "=", "JWT_SECRET": "j" * 64}
+        done = compose(COMPOSE, **self.secrets, UI_URL=f"http://127.0.0.1:{self.ports['api-server']}")
         assert done.returncode == 0, done.stderr
         self.services: dict[str, Any] = json.loads(done.stdout.replace("$$", "$"))["services"]
+
+    def start(self, landing: Path) -> Api:
+        """All parts, in the order in which they need each other; `landing` is uploaded."""
         for name, value in self.environment("dask-worker").items():
             if name.startswith("AWS_"):
                 os.environ[name] = value
         s3_client.client.cache_clear()
-        self._postgres()
-        self._run("redis", [*self.services["redis"]["command"][:2], self._redis()])
+        self.postgres()
+        self.redis()
         self._run("s3", ["moto_server", "--host", "127.0.0.1", "--port", str(self.ports["s3"])])
         self._answers("s3")
         prepared = self._run("prepare", self.services["prepare"]["command"])
         assert prepared.wait(START) == 0, self.log("prepare")
         upload_folder(landing, self.data)
-        self._run("dask-scheduler", self._here("dask-scheduler"))
-        self._answers("dask-scheduler")
-        for part in ("dask-worker", "api-server", "scheduler", "dag-processor", "triggerer", "worker", "trainer"):
+        self.dask()
+        for part in ("api-server", "scheduler", "dag-processor", "triggerer", "worker", "trainer"):
             self._run(part, [*self._here(part), *AT_HOME.get(part, [])])
         self._answers("api-server")
-        return Api(f"http://127.0.0.1:{self.ports['api-server']}", "admin", secrets["UI_PASSWORD"])
+        return Api(f"http://127.0.0.1:{self.ports['api-server']}", "admin", self.secrets["UI_PASSWORD"])
 
     def end(self) -> None:
         for process in reversed(self.processes):
@@ -119,8 +120,17 @@ class RealParts:
         here = {word: f"{':' if word[0] == ':' else ''}{self.ports[name]}" for word, name in ports.items()}
         return [{"0.0.0.0": "127.0.0.1", **here}.get(word, word) for word in words]
 
-    def _redis(self) -> str:
-        return f"{self.services['redis']['command'][2]} --port {self.ports['redis']} --bind 127.0.0.1"
+    def redis(self) -> None:
+        program("redis-server")
+        *shell, words = self.services["redis"]["command"]
+        self._run("redis", [*shell, f"{words} --port {self.ports['redis']} --bind 127.0.0.1"])
+        self._answers("redis")
+
+    def dask(self) -> None:
+        """The scheduler, and one worker."""
+        self._run("dask-scheduler", self._here("dask-scheduler"))
+        self._answers("dask-scheduler")
+        self._run("dask-worker", self._here("dask-worker"))
 
     def _run(self, part: str, command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
         with (self.root / f"{part}.log").open("wb") as log:
@@ -143,7 +153,7 @@ class RealParts:
 
         until(connected)
 
-    def _postgres(self) -> None:
+    def postgres(self) -> None:
         """A cluster of its own; its programs refuse to work for root, so another user does then."""
         given = {"user": (nobody := pwd.getpwnam("nobody")).pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         given = given if os.geteuid() == 0 else {}
