@@ -54,7 +54,7 @@ class Store(Protocol):
         ...
 
     def clear_unfinished(self) -> None:
-        """Delete what was being written by processes that are gone: a folder keeps it after a `kill -9`, never lists it."""
+        """Delete what processes that are gone were writing: after a `kill -9` a folder has it still, though unlisted."""
         ...
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:
