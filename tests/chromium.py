@@ -26,8 +26,9 @@ def browser(downloads: Path, size: tuple[int, int] = (1300, 1000)) -> Iterator["
         pytest.skip("no Chromium with its chromedriver on this machine (Debian: apt install chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = program
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={size[0]},{size[1]}"):
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(word)
+    options.add_argument(f"--window-size={size[0]},{size[1]}")
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chrome = webdriver.Chrome(options, webdriver.ChromeService(driver))

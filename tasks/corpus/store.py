@@ -54,7 +54,7 @@ class Store(Protocol):
         ...
 
     def clear_unfinished(self) -> None:
-        """Delete what processes that are gone were writing: after a `kill -9` a folder has it still, though unlisted."""
+        """Delete what processes that are gone were writing: after a `kill -9` a folder still has it, unlisted."""
         ...
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:

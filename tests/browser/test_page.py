@@ -7,7 +7,6 @@ that failed; a third has 100,000. Screenshots are left in the folder that SCREEN
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tasks.curation.config import CurationConfig, load_curation
 from tasks.curation.failures import keep_record
 from tasks.curation.signal_files import signals_key
 from tasks.errors import StorageError
+from tests.chromium import browser as chromium
 from tests.curation.test_steps import english
 from tests.end_to_end.runner import LIMIT, SNAPSHOT, Runner, small_landing
 
@@ -106,27 +106,16 @@ def ended(api: Api, dag_id: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def browser(place: Place) -> Iterator[Any]:
+def browser(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium, logged in through Airflow's own form."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("chromium and chromedriver are needed; on Debian and Ubuntu: apt install chromium-driver")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    chrome.set_page_load_timeout(120)
-    chrome.get(place.url)
-    until(lambda: chrome.find_elements("name", "username"), 180)[0].send_keys("admin")
-    chrome.find_element("name", "password").send_keys(place.secret)
-    chrome.find_element("css selector", "button[type=submit]").click()
-    until(lambda: any(cookie["name"] == "_token" for cookie in chrome.get_cookies()), 120)
-    yield chrome
-    chrome.quit()
+    with chromium(tmp_path_factory.mktemp("downloads"), (1400, 1000)) as chrome:
+        chrome.set_page_load_timeout(120)
+        chrome.get(place.url)
+        until(lambda: chrome.find_elements("name", "username"), 180)[0].send_keys("admin")
+        chrome.find_element("name", "password").send_keys(place.secret)
+        chrome.find_element("css selector", "button[type=submit]").click()
+        until(lambda: any(cookie["name"] == "_token" for cookie in chrome.get_cookies()), 120)
+        yield chrome
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +150,12 @@ def text(browser: Any) -> str:
     return browser.find_element("css selector", "main").text
 
 
+def until_shown(browser: Any, tab: str) -> None:
+    until(lambda: browser.title == f"{tab} · Athanor", 30)
+    until(lambda: tab == "Why" or browser.find_element("id", "live").text == "live", 60)
+    until(lambda: text(browser), 60)
+
+
 def shot(browser: Any, name: str) -> None:
     if folder := os.environ.get("SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -190,9 +185,7 @@ def test_every_tab_by_mouse_and_keyboard_light_and_dark(place: Place, trained: s
                 link.click()
             else:
                 link.send_keys(Keys.ENTER)
-            until(lambda tab=tab: browser.title == f"{tab} · Athanor", 30)
-            until(lambda tab=tab: tab == "Why" or browser.find_element("id", "live").text == "live", 60)
-            until(lambda: text(browser), 60)
+            until_shown(browser, tab)
             time.sleep(1.0)
             assert "No " not in text(browser).split("\n")[1:2], text(browser)
             shot(browser, f"{tab.lower()}-{mode}")

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def real(root: Path, landing: Path) -> Iterator[RealParts]:
     try:
         runner.api = runner.start(landing)
         for dag_id in (CURATE, TRAIN):
-            until(lambda dag_id=dag_id: runner.api.dag(dag_id))
+            until(partial(runner.api.dag, dag_id))
         yield runner
     finally:
         runner.end()

@@ -104,7 +104,7 @@ def test_a_second_run_reuses_the_work_in_the_airflow_that_is_up(runner: Runner) 
 
 def check_the_shell_finds_the_same_work(runner: Runner) -> None:
     """`python -m tasks train` with the same inputs reuses what Airflow's run has made, and gates it again."""
-    corpus, instructions = join(runner.store, "corpus", SNAPSHOT), str(runner.data / "instructions")
+    corpus, instructions = join(runner.store, "corpus", SNAPSHOT), join(str(runner.data), "instructions")
     command = ["train", "--recipe", str(MICRO), "--corpus", corpus, "--instructions", instructions]
     done = subprocess.run(
         [sys.executable, "-m", "tasks", *command, "--store", runner.store],
