@@ -112,8 +112,8 @@ def _steps(session: Session, run: DagRun) -> list[dict[str, Any]]:
     rows = session.execute(select(*columns).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id))
     steps: dict[str, dict[str, Any]] = {}
     for task_id, state, start, end, pool, tries, map_index, weight in rows:
-        new = {"name": task_id, "states": Counter(), "start": None, "end": None, "worker": 0.0, "pool": pool}
-        step = steps.setdefault(task_id, {**new, "weight": weight})
+        new: dict[str, Any] = {"name": task_id, "states": Counter(), "start": None, "end": None, "worker": 0.0}
+        step = steps.setdefault(task_id, {**new, "pool": pool, "weight": weight})
         step["states"][state] += 1
         step["tries"] = max(step.get("tries", 0), tries)
         step["mapped"] = map_index >= 0

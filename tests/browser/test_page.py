@@ -167,6 +167,12 @@ def shot(browser: Any, name: str) -> None:
         browser.save_screenshot(str(Path(folder) / f"{name}.png"))
 
 
+def arrive(browser: Any, tab: str) -> None:
+    """Wait until the tab is shown, with what the server says of it."""
+    until(lambda: browser.title == f"{tab} · Athanor", 30)
+    until(lambda: tab == "Why" or browser.find_element("id", "live").text == "live", 60)
+
+
 def button(browser: Any, words: str) -> Any:
     return until(lambda: browser.find_elements("xpath", f"//button[normalize-space()='{words}']"), 60)[0]
 
@@ -190,8 +196,7 @@ def test_every_tab_by_mouse_and_keyboard_light_and_dark(place: Place, trained: s
                 link.click()
             else:
                 link.send_keys(Keys.ENTER)
-            until(lambda tab=tab: browser.title == f"{tab} · Athanor", 30)
-            until(lambda tab=tab: tab == "Why" or browser.find_element("id", "live").text == "live", 60)
+            arrive(browser, tab)
             until(lambda: text(browser), 60)
             time.sleep(1.0)
             assert "No " not in text(browser).split("\n")[1:2], text(browser)
