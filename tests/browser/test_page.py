@@ -150,16 +150,16 @@ def text(browser: Any) -> str:
     return browser.find_element("css selector", "main").text
 
 
-def until_shown(browser: Any, tab: str) -> None:
-    until(lambda: browser.title == f"{tab} · Athanor", 30)
-    until(lambda: tab == "Why" or browser.find_element("id", "live").text == "live", 60)
-    until(lambda: text(browser), 60)
-
-
 def shot(browser: Any, name: str) -> None:
     if folder := os.environ.get("SCREENSHOTS"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         browser.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def arrive(browser: Any, tab: str) -> None:
+    """Wait until the tab is shown, with what the server says of it."""
+    until(lambda: browser.title == f"{tab} · Athanor", 30)
+    until(lambda: tab == "Why" or browser.find_element("id", "live").text == "live", 60)
 
 
 def button(browser: Any, words: str) -> Any:
@@ -185,7 +185,8 @@ def test_every_tab_by_mouse_and_keyboard_light_and_dark(place: Place, trained: s
                 link.click()
             else:
                 link.send_keys(Keys.ENTER)
-            until_shown(browser, tab)
+            arrive(browser, tab)
+            until(lambda: text(browser), 60)
             time.sleep(1.0)
             assert "No " not in text(browser).split("\n")[1:2], text(browser)
             shot(browser, f"{tab.lower()}-{mode}")

@@ -155,9 +155,9 @@ class RealParts:
 
     def postgres(self) -> None:
         """A cluster of its own; its programs refuse to work for root, so another user does then."""
-        nobody, given = pwd.getpwnam("nobody"), dict[str, Any]()
-        if os.geteuid() == 0:
-            given = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        nobody = pwd.getpwnam("nobody")
+        other: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        given = other if os.geteuid() == 0 else {}
         place = Path(tempfile.mkdtemp(prefix="athanor-postgres-"))
         self.places.append(place)
         secret = self.services["postgres"]["environment"]["POSTGRES_PASSWORD"]

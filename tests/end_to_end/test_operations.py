@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,8 @@ def real(root: Path, landing: Path) -> Iterator[RealParts]:
     before = dict(os.environ)
     runner = RealParts(root)
     try:
-        runner.api = runner.start(landing)
-        for dag_id in (CURATE, TRAIN):
-            until(partial(runner.api.dag, dag_id))
+        api = runner.api = runner.start(landing)
+        until(lambda: all(api.dag(dag_id) for dag_id in (CURATE, TRAIN)))
         yield runner
     finally:
         runner.end()

@@ -12,12 +12,8 @@ from tasks.corpus.storage import open_store
 from tasks.errors import AthanorError, DataError
 
 Row = namedtuple("Row", "value")
-AT: dict[str, Any] = {
-    "key": "return_value",
-    "dag_id": "curate_corpus",
-    "run_id": "manual__2026-01-15T02:00:00+00:00",
-    "task_id": "a.b",
-}
+RUN = "manual__2026-01-15T02:00:00+00:00"
+AT: dict[str, Any] = {"key": "return_value", "dag_id": "curate_corpus", "run_id": RUN, "task_id": "a.b"}
 GROUPS = [f"group-{number:03}" for number in range(256)]
 KEY = st.text("aé\U0001f600.$", max_size=5)
 JSON = st.recursive(
