@@ -19,7 +19,7 @@ import psutil
 import pytest
 from distributed import Client
 
-from plugins.local.api import Api
+from plugins.local.api import Api, ApiError
 from tasks.corpus.artifact import read_artifact
 from tasks.corpus.manifest import read_manifest
 from tasks.corpus.shards import write_shard
@@ -177,7 +177,14 @@ def place(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def backfill(api: Api, first: str, last: str, reason: str, behaviour: str = "none") -> None:
     dates = {"from_date": f"{first}T00:00:00Z", "to_date": f"{last}T23:59:59Z"}
     conf = {"dag_run_conf": {"reason": reason}, "reprocess_behavior": behaviour, "max_active_runs": 1}
-    api.post("/backfills", {"dag_id": CURATE, **dates, **conf})
+    deadline = time.monotonic() + LIMIT
+    while True:
+        try:
+            api.post("/backfills", {"dag_id": CURATE, **dates, **conf})
+            return
+        except ApiError as error:  # the scheduler closes a backfill only a while after its last run has ended
+            assert error.status == 409 and time.monotonic() < deadline, error
+            time.sleep(2.0)
 
 
 def runs_of(api: Api, day: str) -> list[dict[str, Any]]:
