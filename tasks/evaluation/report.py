@@ -39,8 +39,9 @@ CHARTS: tuple[tuple[str, str, bool], ...] = (  # key of a line of progress, what
     ("padding_share", "Share of padding", False),
     ("memory_mb", "Memory of the first rank, peak, MiB", False),
 )
+REWARD = "parent_heldout_reward"  # its zero means nothing, and so would a share of it
 PAIRS: tuple[tuple[str, str, str, bool], ...] = (  # what, key before, key after, whether less is better
-    ("Reward on held-out prompts", "parent_heldout_reward", "heldout_reward", False),
+    ("Reward on held-out prompts", REWARD, "heldout_reward", False),
     ("Pairs put in order (before: always the longer answer)", "longer_is_better", "accuracy", False),
     ("Held-out response loss, nats a token", "parent_heldout_loss", "heldout_loss", True),
     ("Held-out loss, nats a token (before: unigram model)", "unigram_loss", "heldout_loss", True),
@@ -156,7 +157,7 @@ def pairs(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
         old, new = metrics.get(before), metrics.get(after)
         if old is None or new is None:
             continue
-        change = f"{(new / old - 1):+.1%}" if old else f"{new - old:+.3g}"
+        change = f"{(new / old - 1):+.1%}" if old and before != REWARD else f"{new - old:+.3g}"
         good = None if math.isclose(old, new) else (new < old) == less
         found.append({"what": words, "before": number(old), "after": number(new), "change": change, "good": good})
     return found

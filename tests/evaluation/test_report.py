@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.corpus.artifact import Artifact
 from tasks.evaluation.charts import HEIGHT, HUGE, MOST_POINTS, TINY, WIDTH, chart, short, thinned, ticks
-from tasks.evaluation.report import number, render
+from tasks.evaluation.report import number, pairs, render
 from tasks.training.plan import Input, StageSpec
 from tasks.training.recipe import SftStage, TuningOptimizer
 
@@ -58,6 +58,13 @@ def test_it_says_what_happened():
     assert "rolled_back" in text and "optimizer.clip_norm: 0.5" in text and "plugins/RUNBOOK.md#jargon" in text
     assert "before it was" in text and "<td><code>optimizer.learning_rate</code></td><td>0.01</td>" in text
     assert page() == text, "the same files give the same page"
+
+
+def test_a_change_of_reward_is_no_percentage():
+    rewards = {"parent_heldout_reward": -0.5445, "heldout_reward": 0.3146}
+    reward, loss = pairs({**rewards, "parent_general_loss": 6.0, "general_loss": 6.3})
+    assert (reward["change"], reward["good"]) == ("+0.859", True)
+    assert (loss["change"], loss["good"]) == ("+5.0%", False)
 
 
 def test_data_can_neither_run_nor_tell_on_anyone():
