@@ -62,5 +62,5 @@ def test_recipes_of_trials_are_whole(tmp_path):
 
     values = {"optimizer.learning_rate": 2e-3, "steps": 30.0, "curriculum.strength": 2.0}
     path = _trial_recipe(str(CONTRACTS / "recipes" / "tiny.yaml"), "sft", values, tmp_path / "t.yaml")
-    stage = yaml.safe_load(path.read_text())["stages"][-1]
+    (stage,) = [stage for stage in yaml.safe_load(path.read_text())["stages"] if stage["name"] == "sft"]
     assert (stage["optimizer"]["learning_rate"], stage["steps"], stage["curriculum"]) == (2e-3, 30, {"strength": 2})
