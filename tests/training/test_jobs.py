@@ -151,6 +151,7 @@ def test_finished_stage_starts_nothing(plan, place, tokenizer, pretrain):
     assert lease_of(job).token == 1
 
 
+@pytest.mark.slow
 def test_stage_with_everything_on_s3(pretrain, instructions, sft, bucket, tmp_path):
     """Parent, instructions and artifact in a bucket: the same model comes out."""
     parent, records = join(bucket, "parent"), join(bucket, "instructions")

@@ -152,6 +152,7 @@ def test_a_critic_of_its_own_reads_the_same_tokens(given):
     assert model.critic.get_output_embeddings().weight.grad.any()
 
 
+@pytest.mark.slow
 def test_replay_and_a_critic_of_its_own_on_two_ranks(given, tmp_path):
     """A short run: replayed answers are weighted, and the policy alone is exported."""
     changes = {"rewards": {"exact_answer": 1.0}, "critic": "separate", "replay": REPLAY, "prompts": 8, "steps": 4}

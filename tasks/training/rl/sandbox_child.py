@@ -45,8 +45,9 @@ LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # BPF: load a word, jump if equal, retur
 
 
 def limit(cpu_seconds: int, memory_mb: int) -> None:
+    # SIGXCPU, which says why, comes a second before SIGKILL: at the same moment either may
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     for what, most in (
-        (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_AS, memory_mb * 2**20),
         (resource.RLIMIT_FSIZE, 0),  # a pipe is no file: printing goes on
         (resource.RLIMIT_NOFILE, 3),
