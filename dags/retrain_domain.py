@@ -76,7 +76,7 @@ with DAG(
     },
 ):
 
-    @task(**policies.BOOKKEEPING)
+    @task(**{**policies.BOOKKEEPING, "retries": 0})  # a second try would go back one release more
     def roll_back() -> dict[str, Any]:
         """Release again what was released before, when the form says so."""
         context = get_current_context()

@@ -192,6 +192,12 @@ class StartAgainOperator(TriggerDagRunOperator):
                 "meanwhile: nothing was released for this domain; start retrain_domain again when the others are done"
             )
         self.log.info("%s", self.outcome["moved"])
-        reason = f"rebase: {self.outcome['moved']}"
-        self.conf = {"domain": self.chosen["domain"], "reason": reason[:1000], "rebases": rebases + 1}
+        asked = context["params"]["reason"]
+        reason = "; ".join(filter(None, (asked, f"rebase: {self.outcome['moved']}")))
+        self.conf = {
+            "domain": self.chosen["domain"],
+            "reason": reason[:1000],
+            "again": context["params"]["again"],
+            "rebases": rebases + 1,
+        }
         super().execute(context)

@@ -40,7 +40,9 @@ class StoreXCom(BaseXCom):
         data = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
         if len(data) < LARGE:
             return plain
-        place = "/".join(quote(part or "none", safe="") for part in (dag_id, run_id, task_id))
+        mapped = None if map_index is None or map_index < 0 else str(map_index)
+        parts = (dag_id, run_id, task_id, mapped, key)  # each XCom its own object: it goes with its row
+        place = "/".join(quote(part or "none", safe="") for part in parts)
         name = f"{place}/{hashlib.blake2b(data, digest_size=16).hexdigest()}.json"
         open_store(_root()).write(name, data)
         return BaseXCom.serialize_value({REFERENCE: name})

@@ -156,6 +156,7 @@ class Api:
         *,
         token: bool = True,
         again: bool = False,
+        fresh: bool = False,
         patience: float = PATIENCE,
     ) -> Any:
         """One request. What may be sent twice (a read, a change to a given state, a login, or `again`) is sent again
@@ -177,6 +178,9 @@ class Api:
             except urllib.error.HTTPError as error:
                 detail = error.read().decode(errors="replace")[:300]
                 failure = ApiError(f"Airflow answered {error.code} to {method} {path}: {detail}", error.code)
+                if error.code == 401 and token and not fresh:  # the login has run out; nothing was done
+                    self._token = None
+                    return self._send(method, path, body, again=again, fresh=True, patience=patience)
                 if error.code < 500:
                     raise failure from None
             except (OSError, http.client.HTTPException) as error:

@@ -72,6 +72,14 @@ def test_a_refusal_is_final(server: Api) -> None:
         server.dag("curate_corpus")
 
 
+def test_a_login_that_ran_out_is_renewed_once(server: Api) -> None:
+    Flaky.answers = [200, 401, 201, 401, 401]
+    server.dag("curate_corpus")
+    server.post("/backfills", {"dag_id": "curate_corpus"})
+    with pytest.raises(ApiError, match="answered 401"):
+        server.dag("curate_corpus")
+
+
 def test_a_server_that_stays_ill_is_given_up(server: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10_000, 50))
     monkeypatch.setattr(api.time, "monotonic", lambda: next(now))

@@ -45,6 +45,12 @@ def test_a_large_value_lies_in_the_store_once_and_goes_with_its_row(store: str) 
         stored(kept)
 
 
+def test_equal_values_of_two_squares_are_two_objects(store: str) -> None:
+    one, other = (StoreXCom.serialize_value(GROUPS, **AT, map_index=index) for index in (0, 1))
+    StoreXCom.purge(Row(one))
+    assert StoreXCom.deserialize_value(Row(other)) == GROUPS
+
+
 def test_a_small_value_stays_in_the_database(store: str) -> None:
     kept = StoreXCom.serialize_value({"snapshot": "2026-01-15", "kept": 3}, **AT)
     assert StoreXCom.deserialize_value(Row(kept)) == {"snapshot": "2026-01-15", "kept": 3}

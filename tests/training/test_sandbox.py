@@ -35,6 +35,8 @@ def test_ending_early_is_not_passing(gives_up: str) -> None:
 def test_an_endless_loop_ends() -> None:
     assert run_tests("while True: pass", PASSES, QUICK) == Outcome(False, "out of time")
     assert run_tests("import time\ntime.sleep(100)", PASSES, Limits(seconds=1.0)) == Outcome(False, "out of time")
+    silent = "import os, time\nos.close(1)\ntime.sleep(100)"
+    assert run_tests(silent, PASSES, Limits(seconds=1.0)) == Outcome(False, "out of time")
     assert not run_tests("while True: print('x' * 1000)", PASSES, QUICK).passed
 
 

@@ -104,7 +104,10 @@ def _talk(child: "subprocess.Popen[bytes]", given: bytes, bounds: Limits) -> tup
             break
         part = os.read(out, MOST_OUTPUT)
         if not part:
-            child.wait(timeout=max(0.1, left))
+            try:
+                child.wait(timeout=max(0.1, left))
+            except subprocess.TimeoutExpired:  # it closed its output and goes on
+                return printed, True
             return printed, False
         if not printed:
             deadline = time.monotonic() + bounds.seconds
