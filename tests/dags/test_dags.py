@@ -129,8 +129,8 @@ def test_policies(parsed: dict[str, Any]) -> None:
         assert bool(dag.get("deadline")) == (dag_id != "watch_domains"), "a run that takes long is told of"
         for name, task in tasks_of(dag).items():
             kept = task.get("partial_kwargs", task)
-            once = name.split(".")[-1].startswith(("gate", "approve"))
-            assert (kept.get("retries", 0) == 0) == once, f"{name}: gates and approvals have no retries, all else has"
+            once = name.split(".")[-1].startswith(("gate", "approve", "roll_back"))
+            assert (kept.get("retries", 0) == 0) == once, f"{name}: gates, approvals and a step back have no retries"
             assert kept.get("execution_timeout") or name == "approve", name
             assert kept["has_on_failure_callback"], f"{name}: nobody is told of its failure"
             assert kept.get("has_retry_policy") or once, name
