@@ -56,7 +56,7 @@ class Api:
         """Create the pool when it is missing; an existing one keeps what a person set. Deferred tasks count."""
         body = {"name": name, "slots": slots, "description": description, "include_deferred": True}
         try:
-            self.post("/pools", body)
+            self._send("POST", "/api/v2/pools", body, again=True)
         except ApiError as error:
             if error.status != 409:
                 raise

@@ -1,10 +1,12 @@
-"""`airflow standalone` with two differences.
+"""`airflow standalone` with three differences.
 
 *No log servers*: the scheduler and the triggerer each open a server for task logs on all interfaces, with no setting
 for the address. On one machine nobody needs them (the UI reads the files), so both start with `--skip-serve-logs`.
 
 *Parts come back*: standalone lets a part that was killed (by the kernel for its memory, by a person) stay dead, and a
 run would wait for ever. Here it is started again. A part that keeps dying ends the whole.
+
+*The API server* waits less for a busy database than the others do: see `api_server_environment`.
 """
 
 import _thread
@@ -18,6 +20,8 @@ from typing import IO, Any
 from airflow.__main__ import main
 from airflow.cli.commands import standalone_command
 
+from plugins.local.airflow_home import api_server_environment
+
 MOST_RESTARTS, WITHIN_SECONDS = 5, 120.0
 
 
@@ -27,6 +31,8 @@ class Part(standalone_command.SubCommand):
     def __init__(self, parent: Any, name: str, command: list[str], env: dict[str, str]) -> None:
         if name in ("scheduler", "triggerer"):
             command = [*command, "--skip-serve-logs"]
+        elif name == "api-server":
+            env = api_server_environment(env)
         super().__init__(parent, name=name, command=command, env=env)
         self.stopping = False
         self.starts: deque[float] = deque(maxlen=MOST_RESTARTS)

@@ -59,6 +59,12 @@ def test_a_run_is_triggered_once_though_its_answer_was_lost(server: Api) -> None
     assert {asked[2]["dag_run_id"] for asked in Flaky.asked} == {run_id} and len(Flaky.asked) == 3
 
 
+def test_a_pool_is_made_though_the_answer_was_lost(server: Api) -> None:
+    Flaky.answers = [500, 0, 409]
+    server.ensure_pool("accelerator", 1, "one training job at a time")
+    assert [asked[1] for asked in Flaky.asked] == ["/api/v2/pools"] * 3
+
+
 def test_what_makes_something_is_sent_once(server: Api) -> None:
     Flaky.answers = [500]
     with pytest.raises(ApiError, match=r"answered 500 to POST .*database is locked"):

@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from plugins.local.airflow_home import at_port, password, prepare
+from plugins.local.airflow_home import api_server_environment, at_port, password, prepare
+from plugins.local.api import TIMEOUT
 from plugins.local.follow import complaints
 from plugins.local.lock import Held, hold
 from plugins.local.machine import check_machine
@@ -123,6 +124,16 @@ def test_secrets_are_made_once_and_private(tmp_path: Path, monkeypatch: pytest.M
     address = at_port(8123)
     assert address["AIRFLOW__API__PORT"] == "8123"
     assert ":8123/execution/" in address["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
+
+
+def test_the_api_server_waits_less_for_the_database_than_its_clients_for_it(tmp_path: Path) -> None:
+    """A server whose event loop waits for its own request stands still for as long; see the function."""
+    _, environment = prepare(settings().model_copy(update={"home": tmp_path}))
+    name = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+    served = api_server_environment(environment)
+    assert {key for key in served if served[key] != environment.get(key)} == {name}
+    database, seconds = served[name].split("?timeout=")
+    assert environment[name].startswith(database + "?timeout=") and float(seconds) < TIMEOUT / 10
 
 
 def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
