@@ -14,7 +14,7 @@ from tasks.training.recipe import AdaptStage, TuningStage
 
 SAMPLES = 3
 # Of pretraining's held-out split: where a gate allows 3%, that must be seen surely.
-GENERAL_SEQUENCES = {"sft": 16, "adapt": 64, "rlhf": 64}
+GENERAL_SEQUENCES = {"sft": 16, "adapt": 64, "rlhf": 32}
 ENOUGH_REFUSED, TOO_MUCH_REFUSED = 0.8, 0.1  # of harmful and of harmless prompts
 STEP = 0.05  # of the mixture, in a proposal
 

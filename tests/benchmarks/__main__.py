@@ -37,7 +37,7 @@ NAMES = ", ".join((*PARTS, training.PART))
 
 def main(
     chosen: Annotated[list[str] | None, typer.Argument(help=f"parts: {NAMES}; all by default")] = None,
-    megabytes: Annotated[float, typer.Option(help="of each language")] = 3.0,
+    megabytes: Annotated[float, typer.Option(help="of each language")] = 12.0,
 ) -> None:
     """Measure, print a table, and write the dated report."""
     unknown = set(chosen or ()) - {*PARTS, training.PART}

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tasks.errors import AthanorError, ConfigError
 from tasks.training.rl.sandbox import Limits, Outcome, code_of, run_tests
 
 ADD = "def add(a, b):\n    return a + b\n"
@@ -38,6 +39,12 @@ def test_an_endless_loop_ends() -> None:
     silent = "import os, time\nos.close(1)\ntime.sleep(100)"
     assert run_tests(silent, PASSES, Limits(seconds=1.0)) == Outcome(False, "out of time")
     assert not run_tests("while True: print('x' * 1000)", PASSES, QUICK).passed
+
+
+def test_a_machine_that_is_too_busy_is_not_called_unfit() -> None:
+    with pytest.raises(AthanorError, match=r"no process began within 0\.001 s; the machine is too busy") as raised:
+        run_tests(ADD, PASSES, Limits(start_seconds=0.001))
+    assert not isinstance(raised.value, ConfigError)
 
 
 def test_memory_is_bounded() -> None:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.errors import ConfigError
+from tasks.errors import AthanorError, ConfigError
 from tasks.settings import StrictModel
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
@@ -53,7 +53,7 @@ def code_of(text: str) -> str:
 def run_tests(code: str, tests: str, limits: Limits | None = None) -> Outcome:
     """Run `code`, then `tests` in the same namespace; passed when both end without an exception.
 
-    Raises ConfigError where the machine cannot lock a process in.
+    Raises ConfigError where the machine cannot lock a process in, AthanorError where it is too busy to begin.
     """
     bounds, key = limits or Limits(), secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="athanor-code-") as folder:
@@ -74,6 +74,12 @@ def run_tests(code: str, tests: str, limits: Limits | None = None) -> Outcome:
             for stream in (child.stdin, child.stdout):
                 if stream:
                     stream.close()
+    if late and not printed:
+        raise AthanorError(
+            f"code tests: no process began within {bounds.start_seconds:g} s; the machine is too busy (load "
+            f"{os.getloadavg()[0]:.0f} on {os.cpu_count()} cores): end other work and run the stage again, it goes on "
+            "from its last checkpoint"
+        )
     if not printed.startswith(STARTED):
         raise ConfigError(
             "code tests: this machine cannot lock a process in (Linux with seccomp on x86-64 or ARM64 is needed)"
