@@ -12,6 +12,7 @@ One run retrains one model line for one **domain** (`data_contracts/domains`), o
 6. **promote** releases it, by compare-and-swap on the parent. Has another model been released meanwhile, **rebase**
    starts the run again from that one, gates included, three times at most.
 7. **roll_back** does one thing, when the form says so: it releases again what was released before.
+8. **announce** updates the asset *released_model* when another model is released than before.
 
 **Schedule:** whenever *domain_data* is updated, with the domain as the partition: by `watch_domains`, or through REST:
 `POST /api/v2/assets/events` with `{"asset_id": …, "partition_key": "legal"}`.
@@ -108,18 +109,23 @@ with DAG(
         except retraining.NothingToDo as nothing:
             raise AirflowSkipException(str(nothing)) from None
 
-    @task(outlets=[RELEASED_MODEL], **policies.BOOKKEEPING)
+    @task(**policies.BOOKKEEPING)
     def promote(chosen: dict[str, Any], trained: dict[str, Any], approval: Any) -> dict[str, Any]:
         """Release the model, if its parent is still the released one."""
         context = get_current_context()
         by = (approval.get("responded_by_user") or {}).get("name") or context["dag_run"].triggering_user_name
         why = context["params"]["reason"] or f"new records of domain {chosen['domain']}"
-        outcome = retraining.release(chosen, trained, by or "retrain_domain", why, settings())
-        if outcome["released"]:
-            context["outlet_events"][RELEASED_MODEL].add_partitions(chosen["line"])
-        return outcome
+        return retraining.release(chosen, trained, by or "retrain_domain", why, settings())
 
-    roll_back()
+    @task(outlets=[RELEASED_MODEL], trigger_rule="none_failed_min_one_success", **policies.BOOKKEEPING)
+    def announce(promoted: dict[str, Any] | None, rolled_back: dict[str, Any] | None) -> None:
+        """Update the asset, when another model is released now."""
+        outcome = promoted or rolled_back or {}
+        if not outcome.get("released"):
+            raise AirflowSkipException("nothing was released")
+        get_current_context()["outlet_events"][RELEASED_MODEL].add_partitions(outcome["line"])
+
+    rolled_back = roll_back()
     chosen: Any = choose_domain()
     curated: Any = curate_records(chosen)
     records = GateOperator(
@@ -141,6 +147,7 @@ with DAG(
     )
     trained: Any = train.output
     released = promote(chosen, trained, approve.output)
+    announce(released, rolled_back)
     records >> planned
     retraining.StartAgainOperator(
         task_id="rebase",

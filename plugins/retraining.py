@@ -92,7 +92,7 @@ def release(
     from tasks.cascade.domains import Delivery
     from tasks.cascade.retraining import release
 
-    return release(
+    outcome = release(
         Delivery.model_validate(chosen["delivery"]),
         line=chosen["line"],
         store=config.store,
@@ -101,6 +101,7 @@ def release(
         by=by,
         why=why,
     )
+    return {"line": chosen["line"], **outcome}
 
 
 def roll_back(params: Mapping[str, Any], by: str, config: Settings) -> dict[str, Any]:
@@ -113,17 +114,22 @@ def roll_back(params: Mapping[str, Any], by: str, config: Settings) -> dict[str,
     now = released_model(config.store, line)["hash"]
     why = params["reason"] or "rolled back by retrain_domain"
     back = roll_back(config.store, line, expected_released=now, by=by, why=why)["released"]
-    return {"line": line, "from": now, **back}
+    return {"line": line, "released": back["hash"], "before": now}
 
 
-def announce_new(config: Settings) -> list[str]:
-    """Names of the domains with a delivery to announce, which is put down as announced."""
-    from tasks.cascade.domains import record_announced, unannounced
+def new_deliveries(config: Settings) -> dict[str, str]:
+    """Domain → hash of the deliveries that are to be announced."""
+    from tasks.cascade.domains import unannounced
 
-    found = unannounced(config)
-    for delivery in found:
-        record_announced(config.store, delivery)
-    return [delivery.domain for delivery in found]
+    return {delivery.domain: delivery.hash for delivery in unannounced(config)}
+
+
+def remember(announced: Mapping[str, str], config: Settings) -> None:
+    """Put down deliveries as announced, so that they are not announced again at once."""
+    from tasks.cascade.domains import record_announced
+
+    for domain, delivery in announced.items():
+        record_announced(config.store, domain, delivery)
 
 
 class ApproveOperator(ApprovalOperator):

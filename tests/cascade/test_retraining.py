@@ -78,7 +78,7 @@ def test_new_data_is_announced_once_and_again_when_nobody_trained_it(
     assert domains.unannounced(config) == []
     delivery = land(config, "a.jsonl", [record(1)])
     assert domains.unannounced(config) == [delivery]
-    domains.record_announced(config.store, delivery)
+    domains.record_announced(config.store, "legal", delivery.hash)
     assert domains.unannounced(config) == []
     monkeypatch.setattr(domains, "REMIND", -domains.REMIND)
     assert domains.unannounced(config) == [delivery]

@@ -19,7 +19,7 @@ CURATE = {
     "announce": set(),
 }
 RETRAIN = {
-    "roll_back": set(),
+    "roll_back": {"announce"},
     "choose_domain": {"curate_records", "gate_records", "plan_training", "approve", "promote", "rebase"},
     "curate_records": {"gate_records", "plan_training"},
     "gate_records": {"plan_training", "approve"},
@@ -28,7 +28,8 @@ RETRAIN = {
     "evaluate": {"gate"},
     "gate": {"approve"},
     "approve": {"promote"},
-    "promote": {"rebase"},
+    "promote": {"rebase", "announce"},
+    "announce": set(),
     "rebase": set(),
 }
 REPAIR = {
@@ -100,7 +101,7 @@ def test_files_parse_without_error_fast_and_light(parsed: dict[str, Any]) -> Non
         ("repair_shards", REPAIR),
         ("train_cascade", REWARDS),
         ("retrain_domain", RETRAIN),
-        ("watch_domains", {"look": set()}),
+        ("watch_domains", {"look": {"remember"}, "remember": set()}),
     ],
 )
 def test_order_of_tasks(parsed: dict[str, Any], dag_id: str, order: dict[str, set[str]]) -> None:

@@ -17,6 +17,7 @@ __all__ = ["services"]  # a fixture
 PARSE = """
 import json, sys
 from airflow.cli.cli_parser import get_parser
+import airflow.providers.celery.executors.celery_executor  # of the pinned version of Celery
 parser = get_parser()
 for command in json.load(sys.stdin):
     assert parser.parse_args(command[1:]).func, command
