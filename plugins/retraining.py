@@ -8,6 +8,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from plugins.notifier import AthanorNotifier
+from tasks.corpus.artifact import content_hash
 from tasks.errors import DataError
 from tasks.settings import Settings, settings
 
@@ -86,13 +87,13 @@ def plan(chosen: Mapping[str, Any], curated: Mapping[str, Any], again: bool, con
 
 
 def release(
-    chosen: Mapping[str, Any], trained: Mapping[str, Any], by: str, why: str, config: Settings
+    chosen: Mapping[str, Any], trained: Mapping[str, Any], by: str, why: str, run: str, config: Settings
 ) -> dict[str, Any]:
     """Release what was trained, unless another model has been released since: then `moved` says so."""
     from tasks.cascade.domains import Delivery
     from tasks.cascade.retraining import release
 
-    return release(
+    outcome = release(
         Delivery.model_validate(chosen["delivery"]),
         line=chosen["line"],
         store=config.store,
@@ -100,7 +101,9 @@ def release(
         parent=chosen["parent"]["hash"],
         by=by,
         why=why,
+        run=run,
     )
+    return {"line": chosen["line"], "artifact": trained["artifact"], **outcome}
 
 
 def roll_back(params: Mapping[str, Any], by: str, config: Settings) -> dict[str, Any]:
@@ -116,14 +119,19 @@ def roll_back(params: Mapping[str, Any], by: str, config: Settings) -> dict[str,
     return {"line": line, "from": now, **back}
 
 
-def announce_new(config: Settings) -> list[str]:
-    """Names of the domains with a delivery to announce, which is put down as announced."""
-    from tasks.cascade.domains import record_announced, unannounced
+def find_new(config: Settings) -> dict[str, str]:
+    """Domains with a delivery to announce, each with its hash."""
+    from tasks.cascade.domains import unannounced
 
-    found = unannounced(config)
-    for delivery in found:
-        record_announced(config.store, delivery)
-    return [delivery.domain for delivery in found]
+    return {delivery.domain: delivery.hash for delivery in unannounced(config)}
+
+
+def record_announced(found: Mapping[str, str], config: Settings) -> None:
+    """Put down that these deliveries were announced."""
+    from tasks.cascade.domains import record_announced
+
+    for domain, delivery in found.items():
+        record_announced(config.store, domain, delivery)
 
 
 class ApproveOperator(ApprovalOperator):
@@ -179,7 +187,7 @@ class StartAgainOperator(TriggerDagRunOperator):
 
     def __init__(self, *, outcome: Any, chosen: Any, **kwargs: Any) -> None:
         words = "Where another model was released meanwhile: train again from that one, and hold it against the gates."
-        super().__init__(logical_date=None, **{"doc_md": words, **kwargs})
+        super().__init__(logical_date=None, skip_when_already_exists=True, **{"doc_md": words, **kwargs})
         self.outcome, self.chosen = outcome, chosen
 
     def execute(self, context: "Context") -> None:
@@ -192,6 +200,9 @@ class StartAgainOperator(TriggerDagRunOperator):
                 "meanwhile: nothing was released for this domain; start retrain_domain again when the others are done"
             )
         self.log.info("%s", self.outcome["moved"])
+        # One name for one rebase: a second try of this task finds the run that the first one started.
+        upon = content_hash([context["dag_run"].run_id, self.chosen["parent"]["hash"]])
+        self.trigger_run_id = f"rebase__{self.chosen['domain']}__{upon[:16]}"
         asked = context["params"]["reason"]
         reason = "; ".join(filter(None, (asked, f"rebase: {self.outcome['moved']}")))
         self.conf = {

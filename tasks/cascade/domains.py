@@ -124,12 +124,9 @@ def unannounced(config: Settings) -> list[Delivery]:
     return found
 
 
-def record_announced(store: str, delivery: Delivery) -> None:
-    """Put down that a delivery was announced."""
-    write_json(
-        _announcement(store, delivery.domain),
-        {"schema_version": SCHEMA_VERSION, "hash": delivery.hash, "at": _now()},
-    )
+def record_announced(store: str, domain: str, delivery: str) -> None:
+    """Put down that the delivery with the hash `delivery` was announced: afterwards, so that none is missed."""
+    write_json(_announcement(store, domain), {"schema_version": SCHEMA_VERSION, "hash": delivery, "at": _now()})
 
 
 def _announcement(store: str, domain: str) -> str:
