@@ -10,9 +10,10 @@ One run retrains one model line for one **domain** (`data_contracts/domains`), o
    domain's held-out records and on general text, **gate** holds both against the contract.
 5. **approve** asks a person in the UI, where the domain's `approval` says so.
 6. **promote** releases it, by compare-and-swap on the parent. Has another model been released meanwhile, **rebase**
-   starts the run again from that one, gates included, three times at most.
-7. **roll_back** does one thing, when the form says so: it releases again what was released before.
-8. **announce** updates the asset *released_model* when another model is released than before.
+   starts the run again from that one, gates included, three times at most. **announce** updates the asset
+   *released_model* when the run has released a model, and is skipped when it has not.
+7. **roll_back** does one thing, when the form says so: it releases again what was released before, which updates the
+   asset too.
 
 **Schedule:** whenever *domain_data* is updated, with the domain as the partition: by `watch_domains`, or through REST:
 `POST /api/v2/assets/events` with `{"asset_id": …, "partition_key": "legal"}`.
@@ -20,7 +21,7 @@ One run retrains one model line for one **domain** (`data_contracts/domains`), o
 
 from typing import Any
 
-from airflow.sdk import DAG, Param, PartitionedAssetTimetable, get_current_context, task
+from airflow.sdk import DAG, Metadata, Param, PartitionedAssetTimetable, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from dags import policies
@@ -77,13 +78,16 @@ with DAG(
     },
 ):
 
-    @task(**{**policies.BOOKKEEPING, "retries": 0})  # a second try would go back one release more
+    # No second try: it would go back one release more.
+    @task(outlets=[RELEASED_MODEL], **{**policies.BOOKKEEPING, "retries": 0})
     def roll_back() -> dict[str, Any]:
         """Release again what was released before, when the form says so."""
         context = get_current_context()
         if not context["params"]["roll_back"]:
             raise AirflowSkipException("the form does not ask for it")
-        return retraining.roll_back(context["params"], context["dag_run"].triggering_user_name or "", settings())
+        back = retraining.roll_back(context["params"], context["dag_run"].triggering_user_name or "", settings())
+        context["outlet_events"][RELEASED_MODEL].add_partitions(back["line"])
+        return back
 
     @task(multiple_outputs=True, **policies.BOOKKEEPING)
     def choose_domain() -> dict[str, Any]:
@@ -115,17 +119,18 @@ with DAG(
         context = get_current_context()
         by = (approval.get("responded_by_user") or {}).get("name") or context["dag_run"].triggering_user_name
         why = context["params"]["reason"] or f"new records of domain {chosen['domain']}"
-        return retraining.release(chosen, trained, by or "retrain_domain", why, settings())
+        run = context["dag_run"].run_id
+        return retraining.release(chosen, trained, by or "retrain_domain", why, run, settings())
 
-    @task(outlets=[RELEASED_MODEL], trigger_rule="none_failed_min_one_success", **policies.BOOKKEEPING)
-    def announce(promoted: dict[str, Any] | None, rolled_back: dict[str, Any] | None) -> None:
-        """Update the asset, when another model is released now."""
-        outcome = promoted or rolled_back or {}
-        if not outcome.get("released"):
-            raise AirflowSkipException("nothing was released")
+    @task(outlets=[RELEASED_MODEL], **policies.BOOKKEEPING)
+    def announce(outcome: dict[str, Any]) -> Any:
+        """Update the asset, if this run has changed what is released."""
+        if not outcome["changed"]:
+            raise AirflowSkipException("this run has released nothing")
         get_current_context()["outlet_events"][RELEASED_MODEL].add_partitions(outcome["line"])
+        yield Metadata(RELEASED_MODEL, extra={name: outcome[name] for name in ("line", "artifact", "released")})
 
-    rolled_back = roll_back()
+    roll_back()
     chosen: Any = choose_domain()
     curated: Any = curate_records(chosen)
     records = GateOperator(
@@ -146,8 +151,8 @@ with DAG(
         **policies.APPROVAL,
     )
     trained: Any = train.output
-    released = promote(chosen, trained, approve.output)
-    announce(released, rolled_back)
+    released: Any = promote(chosen, trained, approve.output)
+    announce(released)
     records >> planned
     retraining.StartAgainOperator(
         task_id="rebase",

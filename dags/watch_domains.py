@@ -1,9 +1,9 @@
 """# New records of a domain are noticed
 
 Every ten minutes **look** lists the folders `<data>/domains/<name>` of the configured domains, and updates the asset
-*domain_data*, with the domain as the partition, for each whose files have changed. That starts `retrain_domain`.
-**remember** puts down what was announced; until then it is announced again. What was announced and not trained (too few
-new tokens, a refused gate) is announced again a day later.
+*domain_data*, with the domain as the partition, for each whose files have changed. That starts `retrain_domain`. Then
+**remember** puts that down: files whose announcement failed are announced at the next look, and announced twice they
+train once. What was announced and not trained (too few new tokens, a refused gate) is announced again a day later.
 """
 
 from typing import Any
@@ -28,19 +28,19 @@ with DAG(
     @task(outlets=[DOMAIN_DATA], **policies.BOOKKEEPING)
     def look() -> Any:
         """Announce every domain whose files have changed."""
-        from plugins.retraining import new_deliveries
+        from plugins.retraining import find_new
 
-        found = new_deliveries(settings())
+        found = find_new(settings())
         if not found:
             raise AirflowSkipException("nothing new has landed for any domain")
         get_current_context()["outlet_events"][DOMAIN_DATA].add_partitions(list(found))
         return found
 
     @task(**policies.BOOKKEEPING)
-    def remember(announced: dict[str, str]) -> None:
-        """Put down what was announced."""
-        from plugins import retraining
+    def remember(found: dict[str, str]) -> None:
+        """Put down what was announced, now that it was."""
+        from plugins.retraining import record_announced
 
-        retraining.remember(announced, settings())
+        record_announced(found, settings())
 
     remember(look())

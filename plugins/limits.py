@@ -24,6 +24,12 @@ class TooLarge(Exception):
     """The body has more bytes than the limit."""
 
 
+def route(scope: Scope) -> str:
+    """The path below the root under which a proxy shows Airflow (`[api] base_url`): where its routes are looked for."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
+
+
 class BoundedBodies:
     """ASGI middleware: answers 413 to a larger body where runs are started, whether its length was told or not."""
 
@@ -31,7 +37,7 @@ class BoundedBodies:
         self.app, self.limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not STARTS_RUNS.fullmatch(scope["path"]):
+        if scope["type"] != "http" or not STARTS_RUNS.fullmatch(route(scope)):
             await self.app(scope, receive, send)
             return
         told = dict(scope["headers"]).get(b"content-length", b"0")

@@ -8,6 +8,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from plugins.notifier import AthanorNotifier
+from tasks.corpus.artifact import content_hash
 from tasks.errors import DataError
 from tasks.settings import Settings, settings
 
@@ -86,7 +87,7 @@ def plan(chosen: Mapping[str, Any], curated: Mapping[str, Any], again: bool, con
 
 
 def release(
-    chosen: Mapping[str, Any], trained: Mapping[str, Any], by: str, why: str, config: Settings
+    chosen: Mapping[str, Any], trained: Mapping[str, Any], by: str, why: str, run: str, config: Settings
 ) -> dict[str, Any]:
     """Release what was trained, unless another model has been released since: then `moved` says so."""
     from tasks.cascade.domains import Delivery
@@ -100,8 +101,9 @@ def release(
         parent=chosen["parent"]["hash"],
         by=by,
         why=why,
+        run=run,
     )
-    return {"line": chosen["line"], **outcome}
+    return {"line": chosen["line"], "artifact": trained["artifact"], **outcome}
 
 
 def roll_back(params: Mapping[str, Any], by: str, config: Settings) -> dict[str, Any]:
@@ -114,21 +116,21 @@ def roll_back(params: Mapping[str, Any], by: str, config: Settings) -> dict[str,
     now = released_model(config.store, line)["hash"]
     why = params["reason"] or "rolled back by retrain_domain"
     back = roll_back(config.store, line, expected_released=now, by=by, why=why)["released"]
-    return {"line": line, "released": back["hash"], "before": now}
+    return {"line": line, "from": now, **back}
 
 
-def new_deliveries(config: Settings) -> dict[str, str]:
-    """Domain → hash of the deliveries that are to be announced."""
+def find_new(config: Settings) -> dict[str, str]:
+    """Domains with a delivery to announce, each with its hash."""
     from tasks.cascade.domains import unannounced
 
     return {delivery.domain: delivery.hash for delivery in unannounced(config)}
 
 
-def remember(announced: Mapping[str, str], config: Settings) -> None:
-    """Put down deliveries as announced, so that they are not announced again at once."""
+def record_announced(found: Mapping[str, str], config: Settings) -> None:
+    """Put down that these deliveries were announced."""
     from tasks.cascade.domains import record_announced
 
-    for domain, delivery in announced.items():
+    for domain, delivery in found.items():
         record_announced(config.store, domain, delivery)
 
 
@@ -185,7 +187,7 @@ class StartAgainOperator(TriggerDagRunOperator):
 
     def __init__(self, *, outcome: Any, chosen: Any, **kwargs: Any) -> None:
         words = "Where another model was released meanwhile: train again from that one, and hold it against the gates."
-        super().__init__(logical_date=None, **{"doc_md": words, **kwargs})
+        super().__init__(logical_date=None, skip_when_already_exists=True, **{"doc_md": words, **kwargs})
         self.outcome, self.chosen = outcome, chosen
 
     def execute(self, context: "Context") -> None:
@@ -198,6 +200,9 @@ class StartAgainOperator(TriggerDagRunOperator):
                 "meanwhile: nothing was released for this domain; start retrain_domain again when the others are done"
             )
         self.log.info("%s", self.outcome["moved"])
+        # One name for one rebase: a second try of this task finds the run that the first one started.
+        upon = content_hash([context["dag_run"].run_id, self.chosen["parent"]["hash"]])
+        self.trigger_run_id = f"rebase__{self.chosen['domain']}__{upon[:16]}"
         asked = context["params"]["reason"]
         reason = "; ".join(filter(None, (asked, f"rebase: {self.outcome['moved']}")))
         self.conf = {

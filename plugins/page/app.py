@@ -14,7 +14,9 @@ import orjson
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.assets.manager import asset_manager
 from airflow.models.log import Log
+from airflow.serialization.definitions.assets import SerializedAssetUniqueKey
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints
 
@@ -45,6 +47,7 @@ HEADERS = {
     "Cache-Control": "private, no-cache",
 }
 PAGE_OF_ROWS = 100
+RELEASED_MODEL = "released_model"  # the asset of dags/assets.py
 
 Date = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 ShardId = Annotated[str, StringConstraints(pattern=r"^x?[0-9a-f]{16}(-\d{1,9})?$")]
@@ -314,13 +317,19 @@ def roll_back(line: Name, decision: Decision, session: SessionDep, user: GetUser
 
 
 def _decided(session: Any, user: Any, line: str, event: str, change: Any, *arguments: str, **said: str) -> Response:
-    """Do it, and put it into Airflow's audit log as well; 409 when the line has moved on."""
+    """Do it, put it into Airflow's audit log, and update the asset if another model is released now; 409 when the line
+    has moved on."""
     try:
         changed = change(store(), line, *arguments, **said)
     except DataError as error:
         raise HTTPException(409, str(error)) from None
     extra = {"line": line, "why": said["why"], "released": changed["released"]["hash"]}
     session.add(Log(event, owner=user.get_name(), dag_id=MODEL_DAG, extra=orjson.dumps(extra).decode()))
+    if extra["released"] != said["expected_released"]:
+        asset = SerializedAssetUniqueKey(RELEASED_MODEL, RELEASED_MODEL)
+        asset_manager.register_asset_change(
+            asset=asset, partition_key=line, extra=extra, source_is_api=True, session=session
+        )
     return answer(changed)
 
 

@@ -125,7 +125,7 @@ def unannounced(config: Settings) -> list[Delivery]:
 
 
 def record_announced(store: str, domain: str, delivery: str) -> None:
-    """Put down that a delivery (its hash) was announced."""
+    """Put down that the delivery with the hash `delivery` was announced: afterwards, so that none is missed."""
     write_json(_announcement(store, domain), {"schema_version": SCHEMA_VERSION, "hash": delivery, "at": _now()})
 
 

@@ -18,7 +18,7 @@ from tasks.corpus.artifact import read_artifact
 from tasks.corpus.lineage import walk
 from tasks.corpus.manifest import checksum
 from tasks.corpus.parquet import read_table
-from tasks.corpus.registry import ReleaseMoved, promote, read_registry
+from tasks.corpus.registry import ReleaseMoved, promote, read_registry, released_by
 from tasks.corpus.shards import BadRow, Row, read_shard, stem, write_shard
 from tasks.corpus.storage import join, open_store, read_json
 from tasks.curation import steps
@@ -64,7 +64,7 @@ def curate_records(
     "kept", "dropped", "quarantined"}. Raises DataError when nothing is kept, or a file changed since it was looked at.
     """
     place = place_of(store, delivery)
-    documents, corpus = join(place, "documents"), join(place, "corpus")
+    documents, corpus = join(place, "documents", SNAPSHOT), join(place, "corpus")
     with tempfile.TemporaryDirectory(prefix="athanor-") as scratch:
         rules = _rules(Path(scratch) / "records.yaml", domain.curation, curation)
         for key in delivery.files:
@@ -187,24 +187,25 @@ def plan_retraining(
 
 
 def release(
-    delivery: Delivery, *, line: str, store: str, artifact: str, parent: str, by: str, why: str
+    delivery: Delivery, *, line: str, store: str, artifact: str, parent: str, by: str, why: str, run: str = ""
 ) -> dict[str, Any]:
     """Make an artifact the line's candidate and release it, if its `parent` (a hash) is still what is released.
 
-    Returns {"released": hash, "moved": ""}; where another model has been released since, nothing changes and `moved`
-    says so. Released before, or an ancestor of what is released now: nothing changes either.
+    Returns {"released": hash, "moved": "", "changed"}; where another model has been released since, nothing changes and
+    `moved` says so. Released before, or an ancestor of what is released now: nothing changes either. `changed` tells
+    whether it was `run` that released it, also when that run's task is tried again.
     """
     made = read_artifact(artifact)
     current = released_model(store, line)
     if made.hash not in {item.artifact.hash for item in walk(current["uri"]) if item.artifact}:
-        said = {"expected_released": parent, "by": by, "why": why}
+        said = {"expected_released": parent, "by": by, "why": why, "run": run}
         try:
             promote(store, line, artifact, to="candidate", **said)
             promote(store, line, artifact, to="released", **said)
         except ReleaseMoved as error:
-            return {"released": "", "moved": str(error)}
+            return {"released": "", "moved": str(error), "changed": False}
     record_trained(store, delivery, line=line, artifact=artifact, model=made.hash, parent=parent, by=by, why=why)
-    return {"released": made.hash, "moved": ""}
+    return {"released": made.hash, "moved": "", "changed": released_by(store, line, made.hash, run)}
 
 
 def figures(store: str, model: str) -> dict[str, float]:

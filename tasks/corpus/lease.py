@@ -8,17 +8,17 @@ just coming.
 
 import logging
 import os
-import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import orjson
 import psutil
 
+from tasks.corpus.machine import machine
 from tasks.corpus.storage import join, open_store, to_json
 from tasks.errors import StorageError
 
@@ -26,7 +26,7 @@ SCHEMA_VERSION = 2
 NAME = "lease.json"
 BEAT = 15.0  # seconds between two signs of life
 EXPIRES = 120.0  # seconds without one after which a holder counts as gone
-POLL = 2.0  # seconds between two looks of who waits
+POLL = 1.0  # seconds between two looks of who waits
 TRIES = 50  # of a compare-and-swap that meets others' changes
 _mine: dict[str, "Lease"] = {}  # place → the lease that this process holds there
 _not_given_back: list["Lease"] = []  # of this process, and at an end all the same
@@ -38,20 +38,29 @@ class Lease:
 
     With `part` it holds that part alone, and others may hold other parts for the same work. Raises StorageError when
     somebody else is at work there; a `patient` one waits for the end of who does the same work, and finds it done.
+    While it waits it calls `waiting` every second, which may raise what ends the wait.
     Inside a lease of this process, another one is the same. A holder with the same `owner` is replaced: who owns the
     work was decided elsewhere.
     """
 
     def __init__(
-        self, uri: str, work: str, what: str, *, part: str = "", patient: bool = False, owner: str = ""
+        self,
+        uri: str,
+        work: str,
+        what: str,
+        *,
+        part: str = "",
+        patient: bool = False,
+        owner: str = "",
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        self.uri, self.work, self.patient = open_store(uri).uri, work, patient
+        self.uri, self.work, self.patient, self._waiting = open_store(uri).uri, work, patient, waiting
         self._store = open_store(uri)
         self._ours = {
             "work": work,
             "what": what,
             "part": part,
-            "machine": _machine(),
+            "machine": machine(),
             "process": os.getpid(),
             "started": psutil.Process().create_time(),
             "since": datetime.now(UTC).isoformat(timespec="microseconds"),
@@ -65,13 +74,14 @@ class Lease:
         outer = _mine.get(self.uri)
         if outer is not None and outer.work == self.work:
             return outer
-        waiting = False
+        told = False
         while (other := self._join()) is not None:
             if not self.patient or other["work"] != self.work:
                 raise StorageError(f"{_at_work(self.uri, other)}; wait for its end, or name another output")
-            if not waiting:
-                waiting = True
+            if not told:
+                told = True
                 _log.warning("%s; waiting for its end", _at_work(self.uri, other))
+            self._waiting()
             time.sleep(POLL)
         _mine[self.uri] = self
         self._thread = threading.Thread(target=self._beat, name=f"lease of {self.uri}", daemon=True)
@@ -171,15 +181,10 @@ def _at_work(uri: str, holder: dict[str, Any]) -> str:
     )
 
 
-def _machine() -> str:
-    """Host, and the table of processes that a process number is of."""
-    return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink() if Path('/proc/self/ns').exists() else ''}"
-
-
 def _is_gone(holder: dict[str, Any]) -> bool:
     if time.time() - holder["beat"] > EXPIRES:
         return True
-    if holder["machine"] != _machine():
+    if holder["machine"] != machine():
         return False
     if any(lease._is_ours(holder) for lease in _not_given_back):
         return True

@@ -1,11 +1,13 @@
 """A store that is a folder of this machine."""
 
 import fcntl
+import hashlib
 import os
+import re
 import shutil
-import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,15 +16,32 @@ from typing import BinaryIO
 
 import psutil
 
+from tasks.corpus.machine import machine
 from tasks.corpus.store import TEMPORARY, Entry
 from tasks.errors import StorageError, UnreadableError
 
+# A file that is being written names the machine and the process that writes it.
+UNFINISHED = re.compile(re.escape(TEMPORARY) + r"(?P<machine>[0-9a-f]{16})-(?P<process>\d+)-\w+")
+FORGOTTEN = 86_400.0  # seconds after which one that nobody has written to has lost its writer, on whatever machine
 _GONE = (FileNotFoundError, NotADirectoryError)  # since it was listed, or never there
 
 
-def _ours() -> str:
-    """What names of files begin with that a process of this machine writes; its number follows."""
-    return f"{TEMPORARY}{''.join(letter if letter.isalnum() else '_' for letter in socket.gethostname())}-"
+def _here() -> str:
+    """This machine in names of files."""
+    return hashlib.blake2b(machine().encode(), digest_size=8).hexdigest()
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a file's writer is gone. Another machine's processes cannot be looked for: there its age has to tell."""
+    named = UNFINISHED.fullmatch(path.name)
+    if named is None:
+        return False
+    if named["machine"] == _here():
+        return not psutil.pid_exists(int(named["process"]))
+    try:
+        return time.time() - path.stat().st_mtime > FORGOTTEN
+    except FileNotFoundError:
+        return False
 
 
 class LocalStore:
@@ -111,7 +130,7 @@ class LocalStore:
         target = self._path(key)
         with self._explained(key, "be written"):
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f"{_ours()}{os.getpid()}-", dir=target.parent)
+            handle, name = tempfile.mkstemp(prefix=f"{TEMPORARY}{_here()}-{os.getpid()}-", dir=target.parent)
             os.close(handle)
             temporary = Path(name)
             try:
@@ -139,9 +158,8 @@ class LocalStore:
 
     def clear_unfinished(self) -> None:
         with self._explained("", "be cleared of unfinished writes"):
-            for path in self.root.rglob(f"{_ours()}*"):
-                writer = path.name.removeprefix(_ours()).partition("-")[0]
-                if writer.isdecimal() and not psutil.pid_exists(int(writer)):
+            for path in self.root.rglob(f"{TEMPORARY}*"):
+                if _is_left(path):
                     path.unlink(missing_ok=True)
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes) -> bool:

@@ -40,12 +40,13 @@ def promote(
     expected_released: str | None = None,
     by: str = "",
     why: str = "",
+    run: str = "",
 ) -> dict[str, Any]:
     """Point `candidate` or `released` of a line at an artifact; returns the new registry.
 
     `expected_released` is the hash the caller built upon, empty for none: when another model has been released since,
-    ReleaseMoved is raised and nothing changes. `by` and `why` go on record. The same pointer set twice is recorded
-    once.
+    ReleaseMoved is raised and nothing changes. `by`, `why` and the `run` that did it go on record. The same pointer set
+    twice is recorded once.
     """
     artifact = read_artifact(artifact_uri)
     entry = {"uri": artifact_uri, "hash": artifact.hash}
@@ -63,6 +64,7 @@ def promote(
         registry[to] = entry
         when = datetime.now(UTC).isoformat(timespec="seconds")
         said = {"by": by, "why": why} if by else {}
+        said |= {"run": run} if run else {}
         registry["history"] = [*registry["history"], {"pointer": to, "at": when, **entry, **said}]
         if store.compare_and_swap(f"{line}.json", before, to_json(registry)):
             return registry
@@ -82,6 +84,12 @@ def roll_back(store_uri: str, line: str, *, expected_released: str, by: str, why
         raise DataError(f"{line}: no model was released before {expected_released[:12]}; nothing to go back to")
     uri = stack[-2]["uri"]
     return promote(store_uri, line, uri, to="released", expected_released=expected_released, by=by, why=why)
+
+
+def released_by(store_uri: str, line: str, model: str, run: str) -> bool:
+    """Whether the line's last release is of the model with the hash `model`, and was that run's doing."""
+    releases = [item for item in read_registry(store_uri, line)["history"] if item["pointer"] == "released"]
+    return bool(releases) and (releases[-1]["hash"], releases[-1].get("run")) == (model, run)
 
 
 def model_lines(store_uri: str) -> list[str]:

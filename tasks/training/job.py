@@ -19,7 +19,6 @@ to write is refused, because it no longer holds the lease.
 import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from typing import Any, Literal
 import orjson
 import psutil
 
+from tasks.corpus.machine import machine
 from tasks.corpus.storage import LocalStore, join, to_json
 from tasks.errors import AthanorError, DataError
 from tasks.settings import REPOSITORY, StrictModel
@@ -46,7 +46,8 @@ class LeaseLost(AthanorError):
 
 
 class Lease(StrictModel):
-    """Who owns a job. `started` is the process's start time, so that a reused pid is not taken for the owner."""
+    """Who owns a job. `host` is its machine (`tasks.corpus.machine`), `started` the process's start time, so that a
+    reused pid is not taken for the owner."""
 
     token: int
     host: str
@@ -196,7 +197,7 @@ class Job:
             lease = self.lease()
             if lease is None or self.exit() is not None:
                 return
-            if lease.host == socket.gethostname():
+            if lease.host == machine():
                 _end_group(lease)
             else:
                 lease = Lease(token=lease.token + 1, host="", pid=0, started=0.0)
@@ -223,7 +224,7 @@ class Job:
                 start_new_session=True,  # so that no signal meant for the starter reaches the trainer
             )
         lease = Lease(
-            token=token, host=socket.gethostname(), pid=process.pid, started=psutil.Process(process.pid).create_time()
+            token=token, host=machine(), pid=process.pid, started=psutil.Process(process.pid).create_time()
         )
         self._files.write("lease.json", to_json(lease.model_dump()))
 
@@ -268,7 +269,7 @@ def submit(spec: StageSpec, ranks: int | None = None) -> Job:
 
 def _alive(lease: Lease) -> bool:
     """Whether the owner's process lives. On another host only its heartbeat can tell."""
-    if lease.host != socket.gethostname():
+    if lease.host != machine():
         return True
     try:
         process = psutil.Process(lease.pid)
@@ -290,7 +291,7 @@ def _members(lease: Lease) -> list[psutil.Process]:
 
 def _end_group(lease: Lease) -> None:
     """Ask every process of the group to end, then kill what is left. Its leader may be dead already."""
-    if lease.host != socket.gethostname():
+    if lease.host != machine():
         return
     for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
         members = _members(lease)

@@ -49,7 +49,7 @@ def run_job(folder: str, token: int) -> None:
     stopping, ranks = threading.Event(), list[subprocess.Popen[bytes]]()  # the ranks that run now
     threading.Thread(target=_beat, args=(job, token, stopping), daemon=True).start()
     try:
-        with _sole_trainer(job) as lease:
+        with _sole_trainer(job, token) as lease:
             if not job.spec.finished:  # by another home, for which this one has waited
                 _fetch_parents(job)
                 with _mirrored(job, token, lease):
@@ -76,13 +76,16 @@ def _beat(job: Job, token: int, stopping: threading.Event) -> None:
             job.beat(token)
 
 
-def _sole_trainer(job: Job) -> Lease:
-    """A lease on the stage in its store: of all homes that share the store one trains, the others wait for it."""
+def _sole_trainer(job: Job, token: int) -> Lease:
+    """A lease on the stage in its store: of all homes that share the store one trains, the others wait for it.
+
+    Who waits looks whether the job still is its own, as who trains does.
+    """
     name = job.folder / "name"  # the owners of one folder replace each other: their tokens have decided
     if not name.exists():
         LocalStore(job.folder).write(name.name, uuid.uuid4().hex.encode(), if_absent=True)
     what, owner = f"training of stage '{job.spec.stage}'", name.read_text(encoding="utf-8")
-    return Lease(place(job), job.spec.key, what, patient=True, owner=owner)
+    return Lease(place(job), job.spec.key, what, patient=True, owner=owner, waiting=lambda: job.check(token))
 
 
 def _mirrored(job: Job, token: int, lease: Lease) -> AbstractContextManager[None]:

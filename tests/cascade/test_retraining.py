@@ -78,7 +78,7 @@ def test_new_data_is_announced_once_and_again_when_nobody_trained_it(
     assert domains.unannounced(config) == []
     delivery = land(config, "a.jsonl", [record(1)])
     assert domains.unannounced(config) == [delivery]
-    domains.record_announced(config.store, "legal", delivery.hash)
+    domains.record_announced(config.store, delivery.domain, delivery.hash)
     assert domains.unannounced(config) == []
     monkeypatch.setattr(domains, "REMIND", -domains.REMIND)
     assert domains.unannounced(config) == [delivery]
@@ -164,22 +164,25 @@ def test_two_domains_at_once_end_in_one_model_or_are_told(config: Settings, tmp_
     promote(store, line, base, to="released", by="ada", why="first")
     parent = retraining.released_model(store, line)["hash"]
     legal, code = land(config, "a.jsonl", [record(1)]), land(config, "a.jsonl", [record(2)], "code")
-    said: dict[str, Any] = {"line": line, "store": store, "by": "ada", "why": "new data"}
+    said: dict[str, Any] = {"line": line, "store": store, "by": "ada", "why": "new data", "run": "first"}
 
     one = retraining.release(legal, artifact=trained(store, "legal", base), parent=parent, **said)
-    assert (one["moved"], domains.trained(store, legal)["model"]) == ("", one["released"])  # type: ignore[index]
+    assert one["changed"] and (one["moved"], domains.trained(store, legal)["model"]) == ("", one["released"])  # type: ignore[index]
     two = retraining.release(code, artifact=trained(store, "code", base), parent=parent, **said)
     assert "has been released since; rebase the candidate on it and run its gates again" in two["moved"]
     assert domains.trained(store, code) is None
-    assert read_registry(store, line)["released"]["hash"] == one["released"], "nothing changed"
+    assert not two["changed"] and read_registry(store, line)["released"]["hash"] == one["released"], "nothing changed"
+    legal_again: dict[str, Any] = {"artifact": join(store, "artifacts", "legal"), "parent": parent, **said}
+    assert retraining.release(legal, **legal_again) == one, "a second try of the task that released it"
+    assert not retraining.release(legal, **{**legal_again, "run": "second"})["changed"], "another run of the same files"
 
     now = retraining.released_model(store, line)
     rebased = trained(store, "code rebased", now["uri"])
     two = retraining.release(code, artifact=rebased, parent=now["hash"], **said)
     assert two["moved"] == "" and read_registry(store, line)["released"]["hash"] == two["released"]
     history = read_registry(store, line)["history"]
-    again = retraining.release(legal, artifact=join(store, "artifacts", "legal"), parent=parent, **said)
-    assert again == one, "it is in the released model: a retried task changes nothing"
+    again = retraining.release(legal, **legal_again)
+    assert again == {**one, "changed": False}, "it is in the released model"
     assert read_registry(store, line)["history"] == history
     back = roll_back(store, line, expected_released=two["released"], by="ada", why="worse")
     assert back["released"]["hash"] == one["released"]

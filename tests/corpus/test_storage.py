@@ -1,13 +1,15 @@
 """The same promises of a store, kept by a folder and by S3."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tasks.corpus import storage
+from tasks.corpus import machine, storage
 from tasks.corpus.storage import LocalStore, Store, open_store
 from tasks.corpus.store import TEMPORARY
 from tasks.errors import StorageError
@@ -146,3 +148,43 @@ def test_what_a_killed_writer_left_is_cleared_and_what_another_writes_is_not(tmp
         assert len(list(tmp_path.rglob(f"{TEMPORARY}*"))) == 2 and list(store.list()) == []
         store.clear_unfinished()
         assert list(tmp_path.rglob(f"{TEMPORARY}*")) == [mine]
+
+
+def test_a_container_of_the_same_name_clears_nothing_that_is_being_written_here(tmp_path: Path) -> None:
+    """In its PID namespace nobody has this process's number."""
+    program = "import sys; from tasks.corpus.local_store import LocalStore; LocalStore(sys.argv[1]).clear_unfinished()"
+    container = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*container, "true"], capture_output=True).returncode:
+        pytest.skip("this system gives an ordinary user no namespaces")
+    with LocalStore(tmp_path)._replacing("folder/key") as (mine, _):
+        subprocess.run([*container, sys.executable, "-c", program, str(tmp_path)], cwd=REPOSITORY, check=True)
+        assert mine.exists(), "its file was deleted under its hands"
+
+
+def test_what_a_machine_that_is_gone_was_writing_is_cleared_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, lock = LocalStore(tmp_path), tmp_path / "folder" / f"{TEMPORARY}lock"
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    with store._replacing("folder/key") as (left, _):
+        monkeypatch.undo()
+        lock.touch()
+        for age, there in ((23, True), (25, False)):
+            for path in (left, lock):
+                os.utime(path, (time.time() - age * 3600,) * 2)
+            store.clear_unfinished()
+            assert left.exists() is there
+        assert lock.exists(), "a lock is nobody's unfinished write"
+
+
+def test_where_a_namespace_is_not_told_a_process_is_on_a_machine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = machine.machine()
+    assert told == machine.machine() and len(told.split()) == 3
+    monkeypatch.setattr(machine, "NAMESPACE", Path("/proc/self/ns/nothing"))
+    machine._processes.cache_clear()
+    alone = machine.machine()
+    machine._processes.cache_clear()
+    assert machine.machine() != alone != told, "as another process would be"
+    monkeypatch.undo()
+    machine._processes.cache_clear()
+    assert machine.machine() == told

@@ -19,7 +19,7 @@ CURATE = {
     "announce": set(),
 }
 RETRAIN = {
-    "roll_back": {"announce"},
+    "roll_back": set(),
     "choose_domain": {"curate_records", "gate_records", "plan_training", "approve", "promote", "rebase"},
     "curate_records": {"gate_records", "plan_training"},
     "gate_records": {"plan_training", "approve"},
@@ -28,7 +28,7 @@ RETRAIN = {
     "evaluate": {"gate"},
     "gate": {"approve"},
     "approve": {"promote"},
-    "promote": {"rebase", "announce"},
+    "promote": {"announce", "rebase"},
     "announce": set(),
     "rebase": set(),
 }
@@ -153,6 +153,23 @@ def test_groups_run_side_by_side_with_an_external_dask(tmp_path: Path) -> None:
     dags = parse(tmp_path, ATHANOR_DASK_SCHEDULER="tcp://127.0.0.1:8786")["dags"]
     partial = tasks_of(dags["curate_corpus"])["compute_signals"]["partial_kwargs"]
     assert partial.get("max_active_tis_per_dag") is None
+
+
+def test_an_asset_is_updated_by_tasks_that_do_nothing_else_or_are_skipped(parsed: dict[str, Any]) -> None:
+    """A task that ends well updates its outlets whatever it did: so what may do nothing leaves that to another task."""
+    updates = {
+        f"{dag_id}.{name}": [outlet["__var"]["name"] for outlet in task["outlets"]]
+        for dag_id, dag in parsed["dags"].items()
+        for name, task in tasks_of(dag).items()
+        if task.get("outlets")
+    }
+    assert {name: assets for name, assets in updates.items() if not name.startswith("train_cascade")} == {
+        "curate_corpus.announce": ["curated_corpus"],
+        "repair_shards.announce": ["curated_corpus"],
+        "retrain_domain.announce": ["released_model"],
+        "retrain_domain.roll_back": ["released_model"],
+        "watch_domains.look": ["domain_data"],
+    }
 
 
 def test_schedules(parsed: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from tasks.settings import REPOSITORY, Settings
 
 DOCKER = REPOSITORY / "docker"
 COMPOSE, GPU, DOCKERFILE = DOCKER / "compose.yaml", DOCKER / "compose.gpu.yaml", DOCKER / "Dockerfile"
+README = DOCKER / "README.md"
 HELM = DOCKER / "helm" / "airflow-values.yaml"
 MANIFESTS = sorted((DOCKER / "kubernetes").glob("*.yaml"))
 SECRETS = sorted(set(re.findall(r"\$\{(\w+):\?", COMPOSE.read_text(encoding="utf-8"))))
@@ -77,6 +78,22 @@ def test_every_package_of_the_images_is_pinned() -> None:
         assert line.startswith("#") or "==" in line, line
 
 
+def test_the_package_index_leaves_no_trace(tmp_path: Path) -> None:
+    """It comes as a secret of the build, which no layer and no history keeps; and pip does without one."""
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    assert not re.findall(r"^(?:ARG|ENV) .*(?:PIP|INDEX)", text, re.M)
+    steps = [step for step in re.split(r"^(?=[A-Z]+ )", text, flags=re.M) if "pip install" in step]
+    assert steps and all(step.startswith("RUN --mount=type=secret,id=pip ") for step in steps)
+    assert all("export PIP_CONFIG_FILE=/run/secrets/pip " in step for step in steps)
+    secret, command = tmp_path / "pip", [sys.executable, "-m", "pip", "config", "list"]
+    environment = {**os.environ, "PIP_CONFIG_FILE": str(secret)}
+    for there in (False, True):
+        if there:
+            secret.write_text("[global]\nextra-index-url = https://ada:password@host/simple\n")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (done.returncode, "ada:password" in done.stdout) == (0, there), done.stderr
+
+
 def test_compose_has_every_part_healthy_limited_and_without_privileges(services: dict[str, Any]) -> None:
     assert set(services) == PARTS | ONCE
     for name, service in services.items():
@@ -99,7 +116,7 @@ def test_secrets_come_from_the_environment_alone() -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             if found := re.match(r"\s*\w*(?:PASSWORD|SECRET|_KEY|_CONN)\w*: *(\S+)", line):
                 assert "${" in found[1] or "PASSWORDS_FILE" in line, f"{path.name}: {line.strip()}"
-    written = (DOCKER / "README.md").read_text(encoding="utf-8")
+    written = README.read_text(encoding="utf-8")
     assert [name for name in SECRETS if f"{name}=" not in written] == []
 
 
@@ -116,6 +133,17 @@ def test_settings_are_ones_that_the_project_knows(services: dict[str, Any]) -> N
     said = {name for service in services.values() for name in service.get("environment", {})}
     said |= {item["name"] for item in yaml.safe_load(HELM.read_text(encoding="utf-8"))["env"]}
     assert {name for name in said if name.startswith("ATHANOR_")} <= known
+
+
+def test_helm_has_a_place_for_every_setting_that_compose_has(services: dict[str, Any]) -> None:
+    """In `env`, or in a secret that the values name and the README makes."""
+    values = yaml.safe_load(HELM.read_text(encoding="utf-8"))
+    secrets = [item["secretRef"]["name"] for item in yaml.safe_load(values["extraEnvFrom"])]
+    commands = re.findall(r"kubectl create secret generic (\S+)((?:.*\\\n)*.*)", README.read_text(encoding="utf-8"))
+    made = {name: set(re.findall(r"--from-literal=(\w+)=", options)) for name, options in commands}
+    told = {item["name"] for item in values["env"]}.union(*(made[name] for name in secrets))
+    wanted = {name for name in services["api-server"]["environment"] if name.startswith(("ATHANOR_", "AWS_"))}
+    assert wanted <= told
 
 
 def test_a_gpu_is_added_and_nothing_else_changes(services: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ import json
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from plugins.limits import BoundedBodies
 
@@ -64,3 +66,17 @@ def test_other_requests_are_not_concerned(path: str) -> None:
 def test_whatever_starts_runs_is_bounded(path: str) -> None:
     given, _ = asked(path, [b"x" * 5000], [])
     assert given is None
+
+
+@pytest.mark.parametrize("kept", ["/airflow", ""], ids=["a proxy that keeps the prefix", "one that takes it off"])
+def test_below_a_root_of_a_proxy_it_acts_too(kept: str) -> None:
+    app = FastAPI(root_path="/airflow")
+    app.add_middleware(BoundedBodies, limit=1000)
+
+    @app.post("/api/v2/dags/{dag_id}/dagRuns")
+    def trigger(dag_id: str) -> str:
+        return dag_id
+
+    client = TestClient(app, root_path="")
+    assert client.post(f"{kept}/api/v2/dags/d/dagRuns", content=b"x" * 1000).json() == "d"
+    assert client.post(f"{kept}/api/v2/dags/d/dagRuns", content=b"x" * 1001).status_code == 413

@@ -1,7 +1,6 @@
 """Fifteen deferred trainings in one triggerer: each is awaited for itself, and none of them holds up another."""
 
 import asyncio
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import psutil
 import pytest
 
 from plugins.triggers import TrainingJobTrigger
+from tasks.corpus.machine import machine
 from tasks.corpus.storage import to_json
 from tasks.training.job import Job, Lease
 
@@ -25,7 +25,7 @@ def jobs(tmp_path: Path) -> Iterator[list[Job]]:
         folder.mkdir()
         owners.append(subprocess.Popen(["sleep", "300"], start_new_session=True))
         started = psutil.Process(owners[-1].pid).create_time()
-        lease = Lease(token=1, host=socket.gethostname(), pid=owners[-1].pid, started=started)
+        lease = Lease(token=1, host=machine(), pid=owners[-1].pid, started=started)
         (folder / "lease.json").write_bytes(to_json(lease.model_dump()))
         (folder / "spec.json").write_text("{}")
         (folder / "heartbeat").touch()

@@ -88,6 +88,7 @@ def airflow() -> Any:
     from airflow.api_fastapi.app import create_app, get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.models import import_all_models
+    from airflow.models.asset import AssetActive, AssetModel
     from airflow.models.base import Base
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
@@ -101,7 +102,10 @@ def airflow() -> Any:
     began = datetime(2026, 1, 15, tzinfo=UTC)
     with settings.Session() as session:  # type: ignore[misc]  # set when Airflow starts
         session.add(DagBundleModel(name="dags-folder"))
+        asset = AssetModel(name="released_model", uri="released_model", group="model")
+        session.add(asset)
         session.flush()
+        session.add(AssetActive.for_asset(asset))
         for dag_id in ("curate_corpus", "train_cascade", "somebody_elses"):
             session.add(DagModel(dag_id=dag_id, bundle_name="dags-folder"))
             session.flush()
@@ -245,8 +249,10 @@ def decide(shown: Shown, action: str, released: str, why: str) -> Any:
 
 def test_a_release_is_decided_by_name_and_with_a_reason(shown: Shown) -> None:
     from airflow import settings
+    from airflow.models.asset import AssetEvent
     from airflow.models.log import Log
 
+    from dags.assets import RELEASED_MODEL
     from tasks.corpus.artifact import write_artifact
 
     for name in ("one", "two"):
@@ -257,6 +263,7 @@ def test_a_release_is_decided_by_name_and_with_a_reason(shown: Shown) -> None:
         answer = decide(shown, "promote", released, f"{name} is good")
         assert answer.status_code == 200, answer.text
     second = read_registry(shown.store, "tiny")["released"]
+    assert decide(shown, "promote", second["hash"], "the same once more").status_code == 200
     stale = decide(shown, "rollback", "0" * 64, "worse")
     assert stale.status_code == 409 and "rebase" in stale.json()["detail"]
     assert decide(shown, "rollback", second["hash"], "worse answers").status_code == 200
@@ -269,8 +276,12 @@ def test_a_release_is_decided_by_name_and_with_a_reason(shown: Shown) -> None:
     assert nothing.status_code == 409 and "nothing to go back to" in nothing.json()["detail"]
     with settings.Session() as session:  # type: ignore[misc]  # set when Airflow starts
         rows = [row for row in session.query(Log) if row.event.startswith("athanor")]
+        events = [(event.name, event.partition_key, event.extra) for event in session.query(AssetEvent)]
         logged = [(row.event, row.owner, orjson.loads(row.extra)["why"]) for row in rows]
     assert ("athanor roll back", "user", "worse answers") in logged
+    one, two = line["released"]["hash"], second["hash"]
+    assert [event[:2] for event in events] == [(RELEASED_MODEL.name, "tiny")] * 3
+    assert [event[2]["released"] for event in events] == [one, two, one], "as often as another model was released"
     ancestors = shown.get("api/lineage/tiny/released").json()["ancestors"]
     assert ancestors[0]["uri"].endswith("one")
 

@@ -1,53 +1,47 @@
-"""What `retrain_domain` and `watch_domains` decide: what is announced, when to start again, whom to ask."""
+"""Tasks of `watch_domains` and `retrain_domain` that are tried again: nothing is missed, nothing starts twice."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException
+from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
-from plugins import retraining
-from plugins.retraining import MOST_REBASES, StartAgainOperator
+from plugins.retraining import StartAgainOperator, find_new, record_announced
+from tasks.cascade.domains import look
 from tasks.corpus.shards import write_shard
 from tasks.settings import Settings
 
-
-def start_again(moved: str, rebases: int, reason: str | None = None) -> None:
-    operator = StartAgainOperator(
-        task_id="rebase", trigger_dag_id="retrain_domain", outcome={"moved": moved}, chosen={"domain": "legal"}
-    )
-    context: Any = {"params": {"rebases": rebases, "reason": reason, "again": True}}
-    operator.execute(context)
+MOVED = {"moved": "another model has been released since", "released": "", "changed": False}
 
 
-def test_a_retraining_that_was_overtaken_starts_again_with_what_was_asked() -> None:
+def test_a_delivery_is_announced_until_it_is_put_down_that_it_was(tmp_path: Path) -> None:
+    config = Settings(home=tmp_path / "home", data=str(tmp_path / "landing"), store=str(tmp_path / "store"))
+    assert find_new(config) == {}
+    write_shard(tmp_path / "landing" / "domains" / "legal" / "a.jsonl", [{"messages": []}])
+    found = find_new(config)
+    assert found == {"legal": look("legal", config.data).hash}
+    assert find_new(config) == found, "the event of the first look was lost with its task"
+    record_announced(found, config)
+    assert find_new(config) == {}
+
+
+def rebased(run_id: str, parent: str, outcome: dict[str, Any]) -> DagRunTriggerException:
+    """The run that the task of a run asks Airflow to start."""
+    chosen = {"domain": "legal", "parent": {"hash": parent}}
+    task = StartAgainOperator(task_id="rebase", trigger_dag_id="retrain_domain", outcome=outcome, chosen=chosen)
+    params = {"rebases": 0, "reason": "new data", "again": False}
     with pytest.raises(DagRunTriggerException) as asked:
-        start_again("b was released", 1, "new laws")
-    assert asked.value.conf == {
-        "domain": "legal",
-        "reason": "new laws; rebase: b was released",
-        "again": True,
-        "rebases": 2,
-    }
+        task.execute({"params": params, "dag_run": SimpleNamespace(run_id=run_id)})  # type: ignore[typeddict-item]
+    return asked.value
 
 
-def test_three_times_at_most() -> None:
-    with pytest.raises(AirflowFailException, match=r"b was released\. It was rebased 3 times.* nothing was released"):
-        start_again("b was released", MOST_REBASES)
-
-
-def test_nothing_starts_again_when_it_was_released() -> None:
-    with pytest.raises(AirflowSkipException):
-        start_again("", 0)
-
-
-def test_a_delivery_is_announced_until_that_is_put_down(tmp_path: Path) -> None:
-    config = Settings(home=tmp_path / "home", data=str(tmp_path / "landing"))
-    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-    for domain in ("legal", "astrology"):
-        write_shard(tmp_path / "landing" / "domains" / domain / "a.jsonl", [{"messages": said}])
-    found = retraining.new_deliveries(config)
-    assert list(found) == ["legal"]
-    assert retraining.new_deliveries(config) == found, "the announcement may have failed"
-    retraining.remember(found, config)
-    assert retraining.new_deliveries(config) == {}
+def test_a_rebase_that_is_tried_again_starts_no_second_run() -> None:
+    first, again = (rebased("manual__1", "a" * 64, MOVED) for _ in range(2))
+    assert first.dag_run_id == again.dag_run_id, "Airflow refuses a second run of one name"
+    assert first.skip_when_already_exists, "which is no failure: the first one is at work"
+    assert first.conf == again.conf and first.conf["rebases"] == 1
+    others = {rebased("manual__2", "a" * 64, MOVED).dag_run_id, rebased("manual__1", "b" * 64, MOVED).dag_run_id}
+    assert first.dag_run_id not in others and len(others) == 2, "another run, and another parent, is another rebase"
+    with pytest.raises(AirflowSkipException, match="it was released"):
+        rebased("manual__1", "a" * 64, {**MOVED, "moved": ""})

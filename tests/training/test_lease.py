@@ -9,8 +9,11 @@ import time
 import psutil
 import pytest
 
+from tasks.corpus import lease as places
+from tasks.corpus.machine import machine
 from tasks.corpus.storage import to_json
 from tasks.errors import DataError
+from tasks.settings import REPOSITORY
 from tasks.training import job as jobs
 from tasks.training.job import Job, Lease, LeaseLost
 from tests.training.jobs import lease_of
@@ -32,7 +35,7 @@ def job(plan, tmp_path, owner) -> Job:
     made = Job(spec.job)
     made.folder.mkdir(parents=True)
     (made.folder / "spec.json").write_bytes(to_json(spec.model_dump(mode="json")))
-    lease = Lease(token=3, host=socket.gethostname(), pid=owner.pid, started=psutil.Process(owner.pid).create_time())
+    lease = Lease(token=3, host=machine(), pid=owner.pid, started=psutil.Process(owner.pid).create_time())
     (made.folder / "lease.json").write_bytes(to_json(lease.model_dump()))
     (made.folder / "heartbeat").touch()
     return made
@@ -117,3 +120,21 @@ def test_cancelled_from_another_host_its_trainer_may_write_nothing_more(job, own
     assert (job.status().state, job.status().message) == ("failed", "cancelled")
     job.cancel()
     assert lease_of(job).token == 4, "a second time nothing happens"
+
+
+def test_cancelled_from_another_host_a_trainer_that_waits_for_its_place_stops_at_once(job, monkeypatch):
+    """Another home trains the same stage; ours has never begun, and would begin when the other has ended."""
+    command = [sys.executable, "-m", "tasks", "run-job", str(job.folder), "--token", "3"]
+    with places.Lease(jobs.place(job), job.spec.key, "a training elsewhere"):
+        waiting = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            assert any("waiting for its end" in line for line in waiting.stderr), "it never came to wait"
+            monkeypatch.setattr(socket, "gethostname", lambda: "triggerer-0")
+            job.cancel()
+            monkeypatch.undo()
+            told = waiting.communicate(timeout=5)[1]
+        finally:
+            waiting.kill()
+            waiting.wait()
+    assert waiting.returncode and "was replaced (token 4)" in told, told
+    assert not job.spec.finished and job.status().message == "cancelled"

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -168,7 +169,7 @@ def test_two_submitters_and_an_owner_that_comes_back(spec_of, undisturbed, tmp_p
     os.killpg(old, signal.SIGSTOP)
     try:
         monkeypatch.setattr(jobs, "STALE_AFTER", 2.0)
-        monkeypatch.setattr(jobs.socket, "gethostname", lambda: "another host")
+        monkeypatch.setattr(socket, "gethostname", lambda: "another host")
         until(lambda: job.status().state == "lost", "the stopped owner counts as lost")
         assert lease_of(submit(spec)).token == 2
         monkeypatch.setattr(jobs, "STALE_AFTER", 60.0)

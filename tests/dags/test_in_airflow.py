@@ -1,0 +1,61 @@
+"""What DAGs do to Airflow's own database: deadlines that are missed, assets that are updated."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dags_parsing import ROOT
+
+from tasks.corpus.artifact import write_artifact
+from tasks.corpus.registry import promote, read_registry
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose line *tiny* has released two models, one after the other."""
+    folder = tmp_path_factory.mktemp("in_airflow")
+    for name in ("one", "two"):
+        uri = str(folder / "store" / "artifacts" / name)
+        write_artifact(uri, kind="model", stage="sft", key=name, config_hash="c", code_version=1)
+        promote(str(folder / "store"), "tiny", uri, to="released", by="ada", why=name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> dict[str, Any]:
+    """What `in_airflow.py` leaves, over a fresh Airflow."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "ATHANOR"))}
+    own = {
+        "AIRFLOW_HOME": str(place / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "ATHANOR_HOME": str(place / "home"),
+        "ATHANOR_STORE": str(place / "store"),
+        "ATHANOR_DATA": str(place / "landing"),
+        "ATHANOR_DEADLINE_HOURS": "1e-6",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, str(ROOT / "tests" / "dags" / "in_airflow.py"), str(place / "result.json")]
+    done = subprocess.run(command, cwd=ROOT, env=inherited | own, timeout=180, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return {**json.loads((place / "result.json").read_text()), "said": done.stdout + done.stderr}
+
+
+def test_a_run_that_takes_too_long_is_told_of(found: dict[str, Any]) -> None:
+    """Run created, deadline missed, callback queued by the scheduler's code, and run by the triggerer's."""
+    deadline = found["deadline"]
+    assert deadline["callbacks"] == ["plugins.notifier.deadline_missed"]
+    assert deadline["events"] == [["running", "success"]]
+    assert "deadline missed: curate_corpus: has not ended" in found["said"]
+
+
+def test_a_roll_back_updates_the_asset_once_and_what_was_skipped_does_not(place: Path, found: dict[str, Any]) -> None:
+    states = found["roll_back"]["states"]
+    assert read_registry(str(place / "store"), "tiny")["released"]["uri"].endswith("one")
+    assert (states["roll_back"], states["promote"], states["announce"]) == ("success", "skipped", "skipped")
+    assert found["roll_back"]["events"] == [["released_model", "tiny", "roll_back"]]
