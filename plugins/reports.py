@@ -36,9 +36,19 @@ def stage_report(model: str) -> Response:
 @app.get("/{contract}/{key}", dependencies=[Depends(requires_authenticated())])
 def report(contract: str, key: str) -> Response:
     """The HTML report of one gate. 404 for anything that is not the id of a report."""
+    return _of_gate(contract, key, "report.html")
+
+
+@app.get("/{contract}/{key}/data-docs", dependencies=[Depends(requires_authenticated())])
+def data_docs(contract: str, key: str) -> Response:
+    """Great Expectations' own pages of that gate."""
+    return _of_gate(contract, key, "data_docs.html")
+
+
+def _of_gate(contract: str, key: str, file: str) -> Response:
     use_connection()
     store = open_store(join(settings().store, "gates"))
-    name = f"{contract}/{key}/report.html"
+    name = f"{contract}/{key}/{file}"
     if not (NAME.fullmatch(contract) and KEY.fullmatch(key) and store.exists(name)):
         raise HTTPException(404, "no such report")
     return Response(store.read(name), media_type="text/html; charset=utf-8", headers=HEADERS)

@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     notify_webhook: str = Field("", description="address that is told of failures and warnings, as JSON by POST")
     notify_mail: str = Field("", description="addresses that are told of them, by commas; server: athanor_smtp")
     deadline_hours: float = Field(24.0, gt=0, description="a run that takes longer is told of, and goes on")
+    openlineage: bool = Field(False, description="tell OpenLineage of runs and tasks; costs each a second")
     domains: str = Field(str(CONTRACTS / "domains"), description="folder of the domains that models are retrained for")
 
     @classmethod

@@ -82,6 +82,17 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str]) -> 
         "GX_ANALYTICS_ENABLED": "False",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
+        **lineage(folder, wanted=settings.openlineage),
+    }
+
+
+def lineage(folder: Path, *, wanted: bool) -> dict[str, str]:
+    """OpenLineage's settings: events of runs and tasks are added to `lineage.jsonl` in the folder, a line each."""
+    transport = {"type": "file", "log_file_path": str(folder / "lineage.jsonl"), "append": True}
+    return {
+        "AIRFLOW__OPENLINEAGE__DISABLED": str(not wanted),
+        "AIRFLOW__OPENLINEAGE__NAMESPACE": "athanor",
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
     }
 
 

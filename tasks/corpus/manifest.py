@@ -17,6 +17,7 @@ from tasks.settings import StrictModel
 
 NAME = "manifest.json"
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")  # name of a snapshot's folder
+RECORDS = ("instructions", "preferences", "domains")  # folders of a landing zone that hold records, not documents
 SHARDS_PER_GROUP = 8  # fewer make a group's start-up cost more than its work
 
 
@@ -69,8 +70,7 @@ class Manifest(StrictModel):
 
 def take_inventory(landing: str, snapshot: str, curation: dict[str, Any], max_groups: int) -> Manifest:
     """List and checksum every shard below `landing`. Raises DataError when there is none."""
-    store = open_store(landing)
-    entries = [entry for entry in store.list() if is_shard(entry.key)]
+    store, entries = open_store(landing), list_shards(landing)
     if not entries:
         raise DataError(f"{landing}: {_nothing(store)}")
     with ThreadPoolExecutor(8) as pool:
@@ -83,6 +83,18 @@ def take_inventory(landing: str, snapshot: str, curation: dict[str, Any], max_gr
         shard = Shard(id="", key=entry.key, size=entry.size, checksum=checksum, group=group)
         shards.append(shard.identified(seen))
     return Manifest(snapshot=snapshot, landing=store.uri, curation=curation, shards=shards)
+
+
+def list_shards(landing: str) -> list[Entry]:
+    """Every shard of documents below a landing folder.
+
+    A landing zone's own folders of records are left out. A snapshot's folder, which is named by its date, has none:
+    there a folder of that name is a source's.
+    """
+    store = open_store(landing)
+    whole = not DATE.fullmatch(store.uri.rstrip("/").rsplit("/", 1)[-1])
+    apart = tuple(f"{name}/" for name in RECORDS) if whole else ()
+    return [entry for entry in store.list() if is_shard(entry.key) and not entry.key.startswith(apart)]
 
 
 def _nothing(store: Store) -> str:

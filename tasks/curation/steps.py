@@ -11,9 +11,8 @@ from typing import Any
 
 from tasks.corpus.artifact import content_hash, withdraw, write_artifact
 from tasks.corpus.lease import Lease
-from tasks.corpus.manifest import DATE, Manifest, Shard, read_manifest, take_inventory, total_bytes
+from tasks.corpus.manifest import DATE, Manifest, Shard, list_shards, read_manifest, take_inventory, total_bytes
 from tasks.corpus.manifest import NAME as MANIFEST
-from tasks.corpus.shards import is_shard
 from tasks.corpus.storage import join, open_store, to_json, write_json
 from tasks.curation import signal_files, signals, verdict_files
 from tasks.curation.cluster import dask_client, map_shards
@@ -36,14 +35,11 @@ REPORT = "report.json"
 def snapshots(landing: str) -> dict[str, str]:
     """Snapshot date → URI of its folder.
 
-    Folders named YYYY-MM-DD are snapshots. A landing zone without any is one snapshot, dated by its newest file (UTC).
+    Folders named YYYY-MM-DD are snapshots. A landing zone without any is one snapshot, dated by its newest shard (UTC).
     """
-    store = open_store(landing)
     dates: dict[str, str] = {}
     newest = ""
-    for entry in store.list():
-        if not is_shard(entry.key):
-            continue
+    for entry in list_shards(landing):
         first = entry.key.split("/")[0]
         if "/" in entry.key and DATE.fullmatch(first):
             dates[first] = join(landing, first)

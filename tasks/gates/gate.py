@@ -9,6 +9,7 @@ from typing import Literal
 
 from tasks.corpus.storage import join, open_store, to_json
 from tasks.errors import AthanorError, ConfigError, DataError
+from tasks.gates import data_docs
 from tasks.gates.contract import Contract, load_contract
 from tasks.gates.frames import Subject, read_subject
 from tasks.gates.report import render
@@ -16,7 +17,7 @@ from tasks.gates.validation import Outcome, check_types, unreadable, validate_fr
 from tasks.settings import StrictModel
 
 SCHEMA_VERSION: Literal[1] = 1
-RESULT, REPORT = "result.json", "report.html"
+RESULT, REPORT, DATA_DOCS = "result.json", "report.html", "data_docs.html"
 Verdict = Literal["passed", "warning", "refused"]
 
 
@@ -54,7 +55,7 @@ def run_gate(contract: str, subject: Mapping[str, str], report: str) -> GateResu
 
     :param contract: a contract's name, or a path to one.
     :param subject: URI of each subject that the contract reads, by name; others are not looked at.
-    :param report: URI of the folder for `report.html` and `result.json`.
+    :param report: URI of the folder for `report.html`, `result.json`, and Great Expectations' pages where it was asked.
 
     The same subjects and contract give the same result.json, byte for byte. Raises ConfigError for a contract that
     cannot be used and for a subject that was not named; StorageError when a store does not answer. A subject that is
@@ -69,7 +70,7 @@ def run_gate(contract: str, subject: Mapping[str, str], report: str) -> GateResu
             f"(given: {', '.join(subject) or 'nothing'})"
         )
     uris = {name: subject[name] for name in terms.reads}
-    outcomes, identities = _hold(terms, uris)
+    outcomes, identities, validated = _hold(terms, uris)
     result = GateResult(
         contract=terms.name,
         contract_hash=terms.hash,
@@ -82,6 +83,8 @@ def run_gate(contract: str, subject: Mapping[str, str], report: str) -> GateResu
     )
     store = open_store(report)
     store.write(REPORT, render(terms, result).encode("utf-8"))
+    if validated:
+        store.write(DATA_DOCS, data_docs.render(terms.title, validated).encode("utf-8"))
     store.write(RESULT, to_json(result.model_dump(mode="json", exclude={"report"})))  # last: it says all is written
     return result
 
@@ -108,8 +111,9 @@ def words(outcome: Outcome) -> str:
     return f"not met: {outcome.meaning} Expected {outcome.expected}; found {outcome.observed}. {outcome.remedy}"
 
 
-def _hold(terms: Contract, uris: dict[str, str]) -> tuple[list[Outcome], dict[str, str]]:
+def _hold(terms: Contract, uris: dict[str, str]) -> tuple[list[Outcome], dict[str, str], list[data_docs.Validated]]:
     outcomes: list[Outcome] = []
+    validated: list[data_docs.Validated] = []
     subjects: dict[str, Subject] = {}
     for name, form in terms.reads.items():
         try:
@@ -118,5 +122,6 @@ def _hold(terms: Contract, uris: dict[str, str]) -> tuple[list[Outcome], dict[st
             outcomes.append(unreadable(name, form, str(error)))
     for name, frame in terms.frames.items():
         if frame.subject in subjects:
-            outcomes += validate_frame(name, frame, subjects[frame.subject].views[frame.view])
-    return outcomes, {name: subject.identity for name, subject in subjects.items()}
+            records = subjects[frame.subject].views[frame.view]
+            outcomes += validate_frame(name, frame, records, validated)
+    return outcomes, {name: subject.identity for name, subject in subjects.items()}, validated

@@ -13,11 +13,13 @@ from pydantic import Field
 from tasks.corpus.privacy import excerpt
 from tasks.errors import ConfigError
 from tasks.gates.contract import Column, Contract, Expectation, Frame, Severity
+from tasks.gates.data_docs import Validated
 from tasks.gates.wording import expected_words, observed_words
 from tasks.settings import StrictModel
 
 if TYPE_CHECKING:
     import pandas
+    from great_expectations.core.expectation_validation_result import ExpectationSuiteValidationResult
 
 ROW = "__row__"  # position of a row in its frame, so that offending rows can be found again
 SHOWN_ROWS = 5
@@ -55,10 +57,16 @@ def check_types(contract: Contract) -> None:
             _compile(expectation, 0, f"contract '{contract.name}', frame '{name}'")
 
 
-def validate_frame(name: str, frame: Frame, records: Sequence[dict[str, Any]]) -> list[Outcome]:
+def validate_frame(
+    name: str,
+    frame: Frame,
+    records: Sequence[dict[str, Any]],
+    documented: list[Validated] | None = None,
+) -> list[Outcome]:
     """Outcomes of a frame's declared columns and of its expectations, in the contract's order.
 
     An empty frame and a missing column are critical failures, and so is an expectation that could not be computed.
+    What Great Expectations found is added to `documented`, for its own pages.
     """
     if not records:
         return [_no_rows(name, frame)]
@@ -71,8 +79,10 @@ def validate_frame(name: str, frame: Frame, records: Sequence[dict[str, Any]]) -
     for item, _ in asked:
         if absent := sorted(set(item.columns) & set(missing)):
             outcomes.append(_failed(name, item, f"not computed: column '{absent[0]}' is missing"))
-    results = _validate(table, [item for item, _ in computable])
-    for (item, structure), result in zip(computable, results, strict=True):
+    validated = _validate(table, [item for item, _ in computable])
+    if documented is not None:
+        documented.append(Validated(frame.title, validated))
+    for (item, structure), result in zip(computable, validated.results, strict=True):
         outcomes.append(_outcome(name, frame, item, structure, result, table))
     return outcomes
 
@@ -160,7 +170,7 @@ def _compile(item: Expectation, position: int, where: str) -> Any:
         raise ConfigError(f"{where}: arguments of {item.expectation}: {wrong}") from None
 
 
-def _validate(table: "pandas.DataFrame", items: Sequence[Expectation]) -> list[Any]:
+def _validate(table: "pandas.DataFrame", items: Sequence[Expectation]) -> "ExpectationSuiteValidationResult":
     """Great Expectations' results, in the order of `items`. A context of its own: contexts have no shared writers."""
     import great_expectations as gx
 
@@ -179,7 +189,8 @@ def _validate(table: "pandas.DataFrame", items: Sequence[Expectation]) -> list[A
     result_format: Any = {"result_format": "COMPLETE", "unexpected_index_column_names": [ROW]}
     validated = batch.validate(suite, result_format=result_format)
     # Results come back in an order of their own.
-    return sorted(validated.results, key=lambda result: result.expectation_config.meta["position"])
+    validated.results.sort(key=lambda result: result.expectation_config.meta["position"])
+    return validated
 
 
 def _outcome(

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from tasks.corpus.artifact import read_artifact, verify_artifact
+from tasks.corpus.manifest import read_manifest
 from tasks.corpus.shards import write_shard
 from tasks.curation import cluster, steps
 from tasks.curation.cluster import dask_client
@@ -319,6 +321,27 @@ def test_odd_values_cost_their_own_row_alone(tmp_path: Path) -> None:
     extra = next(orjson.loads(row["extra"]) for row in curated if row["source_id"] == "good")
     assert extra["kind"] == "poem" and extra["raw"] == "x"
     assert "1970-01-01" in next(row["extra"] for row in curated if "when" in row["extra"])
+
+
+@pytest.mark.parametrize("dates", ["2026-01-01", ""], ids=["dated", "without dates"])
+def test_records_beside_the_shards_are_no_documents(tmp_path: Path, dates: str) -> None:
+    landing, out = tmp_path / "landing", str(tmp_path / "out")
+    write_shard(landing / dates / "web" / "x.jsonl", [{"text": "a document"}])
+    write_shard(landing / dates / "web" / "domains" / "x.jsonl", [{"text": "a site's pages on domains"}])
+    for number, folder in enumerate(("instructions", "preferences", "domains/legal")):
+        write_shard(landing / folder / "x.jsonl", [{"messages": [], "prompt": str(number)}])
+        os.utime(landing / folder / "x.jsonl", (4e9, 4e9))  # newer than every document
+    ((date, place),) = steps.snapshots(str(landing)).items()
+    assert place == (str(landing / dates) if dates else str(landing))
+    assert date < "2090", "a landing zone is dated by its documents"
+    steps.inventory(place, out, date)
+    assert [shard.key for shard in read_manifest(out).shards] == ["web/domains/x.jsonl", "web/x.jsonl"]
+
+
+def test_a_source_of_a_snapshot_may_have_any_name(tmp_path: Path) -> None:
+    write_shard(tmp_path / "2026-01-01" / "instructions" / "x.jsonl", [{"text": "how to build a boat"}])
+    steps.inventory(str(tmp_path / "2026-01-01"), str(tmp_path / "out"), "2026-01-01")
+    assert [shard.source for shard in read_manifest(str(tmp_path / "out")).shards] == ["instructions"]
 
 
 def test_snapshots(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def deadline() -> dict[str, Any]:
     from airflow.models.deadline import Deadline
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.triggers.callback import CallbackTrigger
+    from airflow.utils.state import DagRunState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
     from sqlalchemy import select
 
@@ -48,7 +49,7 @@ def deadline() -> dict[str, Any]:
         dag = SerializedDagModel.get_dag("curate_corpus", session=session)
         assert dag is not None
         kind: dict[str, Any] = {"run_type": DagRunType.MANUAL, "triggered_by": DagRunTriggeredByType.REST_API}
-        dag.create_dagrun(run_id="slow", run_after=now, state="queued", session=session, **kind)
+        dag.create_dagrun(run_id="slow", run_after=now, state=DagRunState.QUEUED, session=session, **kind)
         session.flush()
         missed = list(session.scalars(select(Deadline).where(Deadline.deadline_time < datetime.now(UTC))))
         for item in missed:

@@ -4,14 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dags_parsing import ROOT
 
+from plugins.local.airflow_home import environment, lineage
 from tasks.corpus.artifact import write_artifact
 from tasks.corpus.registry import promote, read_registry
+from tasks.settings import Settings
+
+SECRETS = ("fernet_key", "secret_key", "jwt_secret")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,8 @@ def found(place: Path) -> dict[str, Any]:
         "ATHANOR_STORE": str(place / "store"),
         "ATHANOR_DATA": str(place / "landing"),
         "ATHANOR_DEADLINE_HOURS": "1e-6",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        **lineage(place, wanted=True),
     }
     command = [sys.executable, str(ROOT / "tests" / "dags" / "in_airflow.py"), str(place / "result.json")]
     done = subprocess.run(command, cwd=ROOT, env=inherited | own, timeout=180, capture_output=True, text=True)
@@ -59,3 +65,19 @@ def test_a_roll_back_updates_the_asset_once_and_what_was_skipped_does_not(place:
     assert read_registry(str(place / "store"), "tiny")["released"]["uri"].endswith("one")
     assert (states["roll_back"], states["promote"], states["announce"]) == ("success", "skipped", "skipped")
     assert found["roll_back"]["events"] == [["released_model", "tiny", "roll_back"]]
+
+
+def test_openlineage_is_told_of_tasks_in_a_file(place: Path, found: dict[str, Any]) -> None:
+    if find_spec("openlineage") is None:
+        pytest.skip("apache-airflow-providers-openlineage is not installed; `make setup` does, from requirements.txt")
+    assert found["roll_back"]["states"]["roll_back"] == "success"
+    events = [json.loads(line) for line in (place / "lineage.jsonl").read_text().splitlines()]
+    told = {(event["job"]["namespace"], event["job"]["name"], event["eventType"]) for event in events}
+    assert {("athanor", "retrain_domain.roll_back", kind) for kind in ("START", "COMPLETE")} <= told
+
+
+def test_openlineage_is_off_unless_it_is_wanted(tmp_path: Path) -> None:
+    assert lineage(tmp_path, wanted=False)["AIRFLOW__OPENLINEAGE__DISABLED"] == "True"
+    told = environment(Settings(home=tmp_path, openlineage=True), tmp_path, dict.fromkeys(SECRETS, "x"))
+    assert told["AIRFLOW__OPENLINEAGE__DISABLED"] == "False"
+    assert json.loads(told["AIRFLOW__OPENLINEAGE__TRANSPORT"])["log_file_path"] == str(tmp_path / "lineage.jsonl")

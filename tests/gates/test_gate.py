@@ -34,8 +34,8 @@ TUNED = {
 }
 
 
-def page(report: Path) -> str:
-    return (report / "report.html").read_text(encoding="utf-8")
+def page(report: Path, name: str = "report.html") -> str:
+    return (report / name).read_text(encoding="utf-8")
 
 
 def test_a_sound_corpus_passes(corpus: Any, write_corpus: Any, tmp_path: Path) -> None:
@@ -154,15 +154,20 @@ HOSTILE = "<script>alert(1)</script><img src=https://evil.example/x> jane.doe@ex
 
 def test_the_report_opens_offline_and_runs_nothing(corpus: Any, write_corpus: Any, tmp_path: Path) -> None:
     corpus["documents"]["b"][0]["text"] = HOSTILE + corpus["documents"]["b"][0]["text"]
+    corpus["documents"]["b"][1]["doc_id"] = HOSTILE
     run_gate("curated", {"corpus": write_corpus(corpus)}, str(tmp_path / "gate"))
     html = page(tmp_path / "gate")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
-    assert not re.search(r"<(script|img|link|iframe|object|embed|form|base)\b", html, re.IGNORECASE)
-    assert not re.search(r"\b(src|href|srcset|action|on\w+)\s*=\s*[\"']", html)
-    assert "url(" not in html
-    assert "@import" not in html
-    assert "default-src 'none'" in html
-    assert "prefers-color-scheme: dark" in html
+    docs = page(tmp_path / "gate", "data_docs.html")
+    assert "‹script›alert(1)‹/script›" in docs and "[e-mail]" in docs
+    assert "jane.doe" not in docs and "1234567" not in docs
+    for shown in (html, docs):
+        assert not re.search(r"<(script|img|link|iframe|object|embed|form|base)\b", shown, re.IGNORECASE)
+        assert not re.search(r"\b(src|href|srcset|action|on\w+)\s*=\s*[\"']", shown)
+        assert "url(" not in shown
+        assert "@import" not in shown
+        assert "default-src 'none'" in shown
+        assert "prefers-color-scheme: dark" in shown
 
 
 def test_personal_data_leaves_neither_in_the_page_nor_in_the_result(
@@ -176,6 +181,22 @@ def test_personal_data_leaves_neither_in_the_page_nor_in_the_result(
         assert "1234567" not in text
         assert "[e-mail]" in text
         assert "[number]" in text
+
+
+def test_data_docs_say_of_every_expectation_what_great_expectations_found(
+    corpus: Any, write_corpus: Any, tmp_path: Path
+) -> None:
+    corpus["report"]["dropped"] -= 2
+    result = run_gate("curated", {"corpus": write_corpus(corpus)}, str(tmp_path / "gate"))
+    docs = page(tmp_path / "gate", "data_docs.html")
+    asked = [outcome for outcome in result.outcomes if not outcome.structure]
+    failed = [outcome for outcome in asked if not outcome.success]
+    assert failed and docs.count("text-danger") >= len(failed)
+    assert docs.count("text-success") + docs.count("text-danger") >= len(asked)
+    columns = {outcome.kwargs["column"] for outcome in asked if "column" in outcome.kwargs}
+    assert columns <= set(re.findall(r"\w+", docs))
+    again = run_gate("curated", {"corpus": str(tmp_path / "nothing")}, str(tmp_path / "unreadable"))
+    assert not again.passed and not (tmp_path / "unreadable" / "data_docs.html").exists(), "nothing was validated"
 
 
 def test_importing_the_gate_is_light() -> None:

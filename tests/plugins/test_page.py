@@ -299,6 +299,24 @@ def test_a_stage_report_is_served_by_id_behind_the_login(shown: Shown) -> None:
         assert shown.client.get(f"{where}/{wrong}", headers=login).status_code == 404
 
 
+def test_a_gate_shows_its_report_first_and_data_docs_second_behind_the_login(shown: Shown) -> None:
+    from tasks.gates.gate import run_gate
+
+    run_gate("curated", {"corpus": shown.output}, f"{shown.store}/gates/curated/{'0a' * 8}")
+    (gate,) = shown.get("api/gates").json()["gates"]
+    assert (gate["report"], gate["data_docs"]) == (f"curated/{'0a' * 8}", True)
+    login = {"Authorization": f"Bearer {shown.tokens['VIEWER']}"}
+    for path in (gate["report"], f"{gate['report']}/data-docs"):
+        assert shown.client.get(f"/athanor/reports/{path}").status_code == 401
+        found = shown.client.get(f"/athanor/reports/{path}", headers=login)
+        assert found.status_code == 200 and "default-src 'none'" in found.headers["Content-Security-Policy"]
+    assert "As Great Expectations says it" in found.text
+    for wrong in ("curated/0b0b0b0b0b0b0b0b/data-docs", "..%2Fgates/0a0a0a0a0a0a0a0a/data-docs"):
+        assert shown.client.get(f"/athanor/reports/{wrong}", headers=login).status_code == 404
+    (Path(shown.store) / "gates" / gate["report"] / "data_docs.html").unlink()
+    assert shown.get("api/gates").json()["gates"][0]["data_docs"] is False, "of a gate of before"
+
+
 def test_a_megabyte_of_run_configuration_is_refused_in_words(shown: Shown) -> None:
     login, body = {"Authorization": f"Bearer {shown.tokens['USER']}"}, {"conf": {"reason": "x" * 2**20}}
     answered = shown.client.post("/api/v2/dags/curate_corpus/dagRuns", headers=login, json=body)

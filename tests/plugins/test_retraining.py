@@ -40,7 +40,7 @@ def test_a_rebase_that_is_tried_again_starts_no_second_run() -> None:
     first, again = (rebased("manual__1", "a" * 64, MOVED) for _ in range(2))
     assert first.dag_run_id == again.dag_run_id, "Airflow refuses a second run of one name"
     assert first.skip_when_already_exists, "which is no failure: the first one is at work"
-    assert first.conf == again.conf and first.conf["rebases"] == 1
+    assert first.conf == again.conf and first.conf and first.conf["rebases"] == 1
     others = {rebased("manual__2", "a" * 64, MOVED).dag_run_id, rebased("manual__1", "b" * 64, MOVED).dag_run_id}
     assert first.dag_run_id not in others and len(others) == 2, "another run, and another parent, is another rebase"
     with pytest.raises(AirflowSkipException, match="it was released"):

@@ -128,6 +128,7 @@ def test_cancelled_from_another_host_a_trainer_that_waits_for_its_place_stops_at
     with places.Lease(jobs.place(job), job.spec.key, "a training elsewhere"):
         waiting = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
+            assert waiting.stderr is not None
             assert any("waiting for its end" in line for line in waiting.stderr), "it never came to wait"
             monkeypatch.setattr(socket, "gethostname", lambda: "triggerer-0")
             job.cancel()

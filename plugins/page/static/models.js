@@ -30,7 +30,12 @@ function gate(found) {
         {},
         `${found.checks} checks · ${moment(found.at)} · ${found.contract} ${Object.values(found.subjects).map(short).join(", ")}`,
       ),
-      el("span.end", {}, link(`athanor/reports/${found.report}`, "report")),
+      el(
+        "span.end",
+        {},
+        link(`athanor/reports/${found.report}`, "report"),
+        found.data_docs ? [" · ", link(`athanor/reports/${found.report}/data-docs`, "Data Docs")] : null,
+      ),
     ),
     found.failures.map((failure) =>
       el(
