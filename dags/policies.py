@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk.definitions.callback import AsyncCallback
-from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk.definitions.deadline import DeadlineAlert
 
+from plugins.deadlines import RunCreated
 from plugins.notifier import AthanorNotifier, deadline_missed
 from plugins.retries import ByKindOfError
 from tasks.settings import settings
@@ -24,7 +25,8 @@ def deadline() -> DeadlineAlert:
     """Of a run: it is told of when it takes longer than `deadline_hours`, and goes on."""
     hours = settings().deadline_hours
     told = AsyncCallback(deadline_missed, kwargs={"hours": hours})
-    return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=timedelta(hours=hours), callback=told)
+    return DeadlineAlert(reference=RunCreated(), interval=timedelta(hours=hours), callback=told)
+
 
 # Steps of curation are idempotent by content key, so a retry costs only what was not finished.
 CURATION: dict[str, Any] = {

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 from airflow.plugins_manager import AirflowPlugin
 
 from plugins import listener
+from plugins.deadlines import RunCreated
 from plugins.limits import BoundedBodies
 from plugins.operators import GateReportLink, PageLink, StageReportLink
 
@@ -63,4 +64,5 @@ class AthanorPlugin(AirflowPlugin):
             "url_route": "athanor-task",
         },
     ]
+    deadline_references = [RunCreated]  # noqa: RUF012
     listeners = [listener]  # noqa: RUF012 - credentials of the store for tasks

@@ -128,6 +128,8 @@ def test_policies(parsed: dict[str, Any]) -> None:
     for dag_id, dag in parsed["dags"].items():
         assert dag["max_active_runs"] == (4 if dag_id == "retrain_domain" else 1)
         assert bool(dag.get("deadline")) == (dag_id != "watch_domains"), "a run that takes long is told of"
+        counted = [alert["reference"]["__class_path"] for alert in dag.get("deadline") or []]
+        assert set(counted) <= {"plugins.deadlines.RunCreated"}, "Airflow's own answers 500 when a run is cleared"
         for name, task in tasks_of(dag).items():
             kept = task.get("partial_kwargs", task)
             once = name.split(".")[-1].startswith(("gate", "approve", "roll_back"))

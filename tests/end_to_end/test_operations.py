@@ -18,6 +18,7 @@ from tasks.corpus import s3_client
 from tasks.corpus.artifact import read_artifact
 from tasks.corpus.shards import write_shard
 from tasks.corpus.storage import exists, join, read_json
+from tests.chaos.runs import english
 from tests.end_to_end.real_parts import RealParts, until
 from tests.end_to_end.runner import LIMIT, SNAPSHOT, Runner, small_landing
 
@@ -31,9 +32,7 @@ CURATE, TRAIN = "curate_corpus", "train_cascade_micro"
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three snapshots: a few documents, many, and none that any rule lets pass."""
     landing = small_landing(tmp_path_factory.mktemp("operations") / "landing")
-    text = "The old mill stands by the river, and in the spring its wheel turns with the water that comes down. "
-    facts = [f"{text}In the year {year} the miller of that place had {year % 97} sacks to grind. " for year in range(9)]
-    write_shard(landing / EARLIER / "mills" / "part-000.jsonl.gz", [{"text": "\n".join(facts)}])
+    write_shard(landing / EARLIER / "web" / "part-000.jsonl.gz", [{"text": english(1)}])
     write_shard(landing / REFUSED / "junk" / "part-000.jsonl.gz", [{"text": "x"}, {"text": "yy"}])
     return landing
 
