@@ -45,7 +45,12 @@ class AthanorNotifier(BaseNotifier):
 
 
 async def deadline_missed(context: Mapping[str, Any], hours: float) -> None:
-    """Callback of a DAG's deadline; runs in the triggerer, whose context is a run and no task."""
+    """Callback of a DAG's deadline; runs in the triggerer, whose context is a run and no task.
+
+    Airflow forgets the deadlines of runs that succeeded, and calls this for those that failed long before.
+    """
+    if _of(context["dag_run"], "end_date"):
+        return
     words = f"has not ended {hours:g} hours after it was queued; look at it, it goes on"
     await asyncio.to_thread(lambda: tell(message("deadline missed", context, words), settings()))
 

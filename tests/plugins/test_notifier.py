@@ -67,6 +67,9 @@ def test_a_missed_deadline_names_the_run(
     asyncio.run(deadline_missed({"dag_run": {"dag_id": "train_cascade", "dag_run_id": "r"}}, hours=24.0))
     assert taken[0]["text"].startswith("deadline missed: train_cascade: has not ended 24 hours after it was queued")
     assert taken[0]["link"].endswith("/dags/train_cascade/runs/r")
+    ended = {"dag_id": "train_cascade", "dag_run_id": "s", "state": "failed", "end_date": "2026-01-01T00:00:00Z"}
+    asyncio.run(deadline_missed({"dag_run": ended}, hours=24.0))
+    assert len(taken) == 1, "a run that failed in time was told of then"
 
 
 def test_mail_goes_to_the_server_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
