@@ -82,10 +82,14 @@ def rules(english: Path, chinese: Path, scratch: Path) -> dict[str, Any]:
 
 
 def curation(english: Path, chinese: Path, scratch: Path) -> dict[str, Any]:
-    """At document level, as datatrove does it; then with paragraphs and sentences, for which it has no like."""
+    """At document level, as datatrove does it; then with paragraphs and sentences, for which it has no like.
+
+    Ours takes seconds, of which a moment's noise is a large part: three runs, and the one in the middle counts.
+    """
     with dask_client(1):
         curate(write(scratch / "warm", [{"text": text} for text, _ in WARM]), scratch / "warm-out", scratch)
-        ours = curate(english, scratch / "ours", scratch)
+        runs = [curate(english, scratch / f"ours-{number}", scratch) for number in range(REPEATS)]
+        ours = sorted(runs, key=lambda run: run["seconds"])[REPEATS // 2]
         every = curate(english, scratch / "levels", None)
     theirs = rival.run("curation", english, scratch / "theirs")
     equal(ours, theirs)
