@@ -37,6 +37,7 @@ from tasks.settings import REPOSITORY, StrictModel
 from tasks.training.plan import StageSpec
 
 STALE_AFTER = 60.0  # seconds without a heartbeat after which an owner counts as lost
+WAKING = 5.0  # seconds for the next heartbeat of an owner that lives
 EVENTS = "events.jsonl"
 GRACE = 15.0  # seconds between asking a process group to end and killing it
 
@@ -153,7 +154,7 @@ class Job:
     def at_work(self) -> bool:
         """Whether its owner lives and has not ended. Looks at the folder alone, never at the store."""
         lease = self.lease()
-        running = lease is not None and _alive(lease) and self._beat_age() < STALE_AFTER
+        running = lease is not None and _alive(lease) and self._beats()
         return running and self.exit() is None  # read last: it may have ended since
 
     @property
@@ -239,6 +240,13 @@ class Job:
         """Called by a trainer that has just been started: wait until its starter has written the lease."""
         with self._locked():
             self.check(token)
+
+    def _beats(self) -> bool:
+        """Whether its heart beats. Old beats are looked at twice: on a machine that slept, all are old as it wakes."""
+        if self._beat_age() < STALE_AFTER:
+            return True
+        time.sleep(WAKING)
+        return self._beat_age() < STALE_AFTER
 
     def _beat_age(self) -> float:
         return time.time() - (self.folder / "heartbeat").stat().st_mtime

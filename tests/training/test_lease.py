@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -55,6 +56,15 @@ def test_stale_heartbeat_is_lost(job):
     assert job.status().state == "lost"
     job.beat(3)
     assert job.status().state == "running"
+
+
+def test_a_machine_that_slept_does_not_lose_its_trainers(job):
+    """As it wakes all heartbeats are old, and whoever looks may be awake before the trainer is."""
+    age(job, 600.0)
+    wakes = threading.Timer(1.0, job.beat, [3])
+    wakes.start()
+    assert job.status().state == "running"
+    wakes.join()
 
 
 def test_dead_owner_is_lost(job, owner):
