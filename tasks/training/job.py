@@ -154,7 +154,7 @@ class Job:
     def at_work(self) -> bool:
         """Whether its owner lives and has not ended. Looks at the folder alone, never at the store."""
         lease = self.lease()
-        running = lease is not None and _alive(lease) and self._beats()
+        running = lease is not None and _alive(lease) and self._beats(lease)
         return running and self.exit() is None  # read last: it may have ended since
 
     @property
@@ -241,11 +241,10 @@ class Job:
         with self._locked():
             self.check(token)
 
-    def _beats(self) -> bool:
-        """Whether its heart beats. Old beats are looked at twice: on a machine that slept, all are old as it wakes."""
-        if self._beat_age() < STALE_AFTER:
-            return True
-        time.sleep(WAKING)
+    def _beats(self, lease: Lease) -> bool:
+        """Whether its heart beats. Old beats of this machine are looked at twice: had it slept, all are old."""
+        if self._beat_age() >= STALE_AFTER and lease.host == machine():
+            time.sleep(WAKING)
         return self._beat_age() < STALE_AFTER
 
     def _beat_age(self) -> float:
