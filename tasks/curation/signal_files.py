@@ -34,7 +34,7 @@ SCHEMA_VERSION = 1
 CODE_VERSION = 1  # raise when the sidecar's content may change
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("rule", pa.string())]))
 BATCH, BATCH_CHARACTERS = 512, 1 << 22  # documents measured at a time, and their characters at most
-ROWS = 1 << 15  # passages read at a time
+ROWS = 1 << 15  # passages, or documents' signals, read at a time
 
 SCHEMA = pa.schema(
     [
@@ -220,6 +220,16 @@ def read_signals(output: str, shard: Shard, config: CurationConfig, columns: lis
     """A shard's sidecar as a table."""
     with open_store(output).sub("signals").open(f"{signals_key(shard, config)}.parquet") as stream:
         return read_table(stream, columns)
+
+
+def signal_batches(
+    output: str, shard: Shard, config: CurationConfig, columns: list[str], rows: int = ROWS
+) -> Iterator[pa.Table]:
+    """A shard's sidecar in order, at most `rows` rows at a time."""
+    name = f"{sidecars(shard, config)['signals']}.parquet"
+    with open_store(output).open(name) as stream, open_parquet(stream) as file:
+        for batch in read_batches(file, rows, columns=columns):
+            yield pa.Table.from_batches([batch])
 
 
 def read_passages(output: str, shard: Shard, config: CurationConfig, level: str) -> Iterator[pa.Table]:

@@ -23,7 +23,7 @@ from tasks.curation.dedup.cut_files import SPAN, read_cuts
 from tasks.curation.dedup.duplicate_files import read_duplicates
 from tasks.curation.dedup.takedown import RULE as TAKEN_DOWN
 from tasks.curation.rules import REASONS, Reason, failed_rules
-from tasks.curation.signal_files import RULED, read_signals, read_status, signals_key
+from tasks.curation.signal_files import RULED, read_status, signal_batches, signals_key
 from tasks.curation.signals import Span, cut
 from tasks.curation.text.normalise import normalise
 from tasks.errors import ConservationError, DataError
@@ -172,11 +172,9 @@ def _decide(
     decided: list[pa.Table],
 ) -> Iterator[dict[str, Any]]:
     """Every row's verdict, in order. Fills `kept` by row, and `decided`, the verdicts as tables of BATCH rows."""
-    table = read_signals(output, shard, config, RULED)
     columns = ["row", "byte_offset", "doc_id", "source_id", "source", "fault", "fault_detail", "language", "kind"]
     columns += ["raw_bytes", "normalised_bytes", "cut_bytes", "spans", "language_score"]
-    for begin in range(0, table.num_rows, BATCH):
-        part = table.slice(begin, BATCH)
+    for part in signal_batches(output, shard, config, RULED, BATCH):
         rows = part.select(columns).to_pylist()
         verdicts = [
             _verdict(shard, config, row, failed, *(found.get(row["row"]) for found in clustered))

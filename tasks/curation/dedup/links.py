@@ -10,34 +10,36 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tasks.curation.dedup.pieces import Chunk, read_piece, read_status, write_piece
+from tasks.curation.dedup.pieces import Chunk, hash_ranges, read_piece, read_status, write_piece
 from tasks.curation.dedup.plan import REF_BITS, Run, load_run
 
 BANDS = pa.schema([("hash", pa.uint64()), ("ref", pa.int64())])
+BYTES_A_LINK = 256  # of a worker's memory for each (hash, ref) that it sorts at a time: a quarter of it, at 64 bytes
 EDGES = pa.schema([("node", pa.int64()), ("neighbour", pa.int64())])
 
 
 def band_chunks(hashes: np.ndarray, part: int, parts: int, settled: bool) -> Iterator[Chunk]:
     """Chunks of (band hash, ref) by the part that links them; those of this part's own links go to target `parts`.
 
-    `hashes` has shape (units, bands). Where units of the part itself share a hash, the first stands for all, so that a
-    hash has no more entries than there are parts. Survivors of earlier snapshots are not linked among themselves.
+    `hashes` has shape (units, bands); a hash tells its band, so that bands are sorted one by one. Where units of the
+    part itself share a hash, the first stands for all, so that a hash has no more entries than there are parts.
+    Survivors of earlier snapshots are not linked among themselves.
     """
-    refs = (np.int64(part) << REF_BITS) + np.repeat(np.arange(len(hashes), dtype=np.int64), hashes.shape[1])
-    flat = hashes.ravel()
-    order = np.lexsort((refs, flat))
-    flat, refs = flat[order], refs[order]
-    if not settled and len(flat):
-        new = np.concatenate([[True], flat[1:] != flat[:-1]])
-        first = refs[new][np.cumsum(new) - 1]
-        inner = ~new & (refs != first)
-        links = np.unique(np.stack([refs[inner], first[inner]], axis=1), axis=0)
-        yield parts, pa.table([links[:, 0].view(np.uint64), links[:, 1]], schema=BANDS)
-        flat, refs = flat[new], refs[new]
-    target = flat % np.uint64(parts)
-    for number in range(parts):
-        chosen = target == number
-        yield number, pa.table([flat[chosen], refs[chosen]], schema=BANDS)
+    units = (np.int64(part) << REF_BITS) + np.arange(len(hashes), dtype=np.int64)
+    links = np.empty((0, 2), np.int64)
+    for band in range(hashes.shape[1]):
+        order = np.argsort(hashes[:, band], kind="stable")
+        values, refs = hashes[order, band], units[order]
+        if not settled and len(values):
+            new = np.concatenate([[True], values[1:] != values[:-1]])
+            first = refs[new][np.cumsum(new) - 1]
+            links = np.unique(np.concatenate([links, np.stack([refs[~new], first[~new]], axis=1)]), axis=0)
+            values, refs = values[new], refs[new]
+        target = values % np.uint64(parts)
+        for number in range(parts):
+            chosen = target == number
+            yield number, pa.table([values[chosen], refs[chosen]], schema=BANDS)
+    yield parts, pa.table([links[:, 0].view(np.uint64), links[:, 1]], schema=BANDS)
 
 
 def link(part: int, work: str, level: str) -> dict[str, int]:
@@ -47,18 +49,18 @@ def link(part: int, work: str, level: str) -> dict[str, int]:
     if (status := read_status(run.store, name)) is not None:
         return status
     parts, own = run.parts(level), len(run.plan.parts)
-    pieces = [
-        table for other in range(parts) for table in read_piece(run.store, f"{level}/bands/{other:05d}", part)
-    ]
-    table = pa.concat_tables([BANDS.empty_table(), *pieces])
-    hashes, refs = table["hash"].to_numpy(), table["ref"].to_numpy()
-    order = np.lexsort((refs, hashes))
-    hashes, refs = hashes[order], refs[order]
-    new = np.ones(len(hashes), dtype=bool)
-    new[1:] = hashes[1:] != hashes[:-1]
-    first = refs[new][np.cumsum(new) - 1]
-    wanted = ~new & (refs != first) & (first >> REF_BITS < own)  # a group of earlier survivors alone is of no interest
-    edges = [np.stack([refs[wanted], first[wanted]], axis=1)]
+    names = [f"{level}/bands/{other:05d}" for other in range(parts)]
+    edges = []
+    for rows in hash_ranges(run.store, names, part, run.budget // BYTES_A_LINK):
+        table = pa.concat_tables([BANDS.empty_table(), *(some for other in names for some in rows(other))])
+        hashes, refs = table["hash"].to_numpy(), table["ref"].to_numpy()
+        order = np.lexsort((refs, hashes))
+        hashes, refs = hashes[order], refs[order]
+        new = np.ones(len(hashes), dtype=bool)
+        new[1:] = hashes[1:] != hashes[:-1]
+        first = refs[new][np.cumsum(new) - 1]
+        wanted = ~new & (refs != first) & (first >> REF_BITS < own)  # a group of earlier survivors alone is of no use
+        edges.append(np.stack([refs[wanted], first[wanted]], axis=1))
     for inner in read_piece(run.store, f"{level}/bands/{part:05d}", parts):
         edges.append(np.stack([inner["hash"].to_numpy().view(np.int64), inner["ref"].to_numpy()], axis=1))
     found = np.unique(np.concatenate(edges), axis=0)

@@ -17,7 +17,7 @@ from tasks.curation.dedup.plan import DOCUMENT, REF_BITS, EarlierPart, Run, day_
 from tasks.curation.dedup.shingles import bands_and_rows
 from tasks.curation.dedup.units import UNITS, band_hashes, identities, packed, unpacked
 from tasks.curation.rules import failed_rules
-from tasks.curation.signal_files import RULED, read_signals
+from tasks.curation.signal_files import RULED, signal_batches
 
 PASSING = pa.schema([("shard", pa.int32()), ("row", pa.int64()), ("passes", pa.bool_())])
 PRESENT = pa.schema([("present", pa.bool_())])
@@ -60,22 +60,28 @@ def write_units(run: Run, level: str, part: int, tables: Iterator[pa.Table]) -> 
 def _documents(run: Run, part: int) -> Iterator[pa.Table]:
     config = run.dedup(DOCUMENT)
     for position, shard in enumerate(run.shards(part, DOCUMENT)):
-        signals = compared(run, shard, [*COLUMNS, "signature"])
-        values = np.frombuffer(b"".join(signals["signature"].to_pylist()), dtype=np.uint32)
-        bands = band_hashes(values.reshape(-1, config.permutations), *bands_and_rows(config))
-        yield with_column(document_units(run, shard, position, signals), "bands", packed(bands))
+        for signals in _compared(run, shard, [*COLUMNS, "signature"]):
+            values = np.frombuffer(b"".join(signals["signature"].to_pylist()), dtype=np.uint32)
+            bands = band_hashes(values.reshape(-1, config.permutations), *bands_and_rows(config))
+            yield with_column(_units(run, shard, position, signals), "bands", packed(bands))
 
 
-def compared(run: Run, shard: Shard, columns: list[str]) -> pa.Table:
-    """Signals of a shard's documents that could pass: those without a fault, in a language or of a kind with rules."""
-    table = read_signals(run.plan.output, shard, run.config, columns)
-    groups = zip(*(table[name].to_pylist() for name in ("fault", "language", "kind")), strict=True)
-    wanted = [not fault and run.config.rule_set(language, kind) is not None for fault, language, kind in groups]
-    return table.filter(pa.array(wanted, pa.bool_()))
+def _compared(run: Run, shard: Shard, columns: list[str]) -> Iterator[pa.Table]:
+    """Signals of a shard's documents that could pass, those without a fault in a language or of a kind with rules, a
+    batch at a time."""
+    for table in signal_batches(run.plan.output, shard, run.config, columns):
+        groups = zip(*(table[name].to_pylist() for name in ("fault", "language", "kind")), strict=True)
+        wanted = [not fault and run.config.rule_set(language, kind) is not None for fault, language, kind in groups]
+        yield table.filter(pa.array(wanted, pa.bool_()))
 
 
-def document_units(run: Run, shard: Shard, position: int, signals: pa.Table) -> pa.Table:
-    """Units of the documents of a shard, without band hashes."""
+def document_units(run: Run, shard: Shard, position: int) -> pa.Table:
+    """Units of the documents of a shard that could pass, without band hashes."""
+    found = (_units(run, shard, position, signals) for signals in _compared(run, shard, COLUMNS))
+    return pa.concat_tables([UNITS.empty_table(), *found]).combine_chunks()
+
+
+def _units(run: Run, shard: Shard, position: int, signals: pa.Table) -> pa.Table:
     number = signals.num_rows
     columns = {
         "day": pa.repeat(pa.scalar(day_of(shard, run.plan.snapshot), pa.int32()), number),
@@ -139,12 +145,12 @@ def write_passing(part: int, work: str) -> dict[str, int]:
 
     def chunks() -> Iterator[Chunk]:
         for position, shard in enumerate(run.shards(part, DOCUMENT)):
-            table = compared(run, shard, RULED)
-            failed, doc_ids = failed_rules(table, run.config), table["doc_id"].to_pylist()
-            passes = [not reasons and doc_id not in gone for reasons, doc_id in zip(failed, doc_ids, strict=True)]
-            facts["documents"] += sum(passes)
-            number = pa.repeat(pa.scalar(position, pa.int32()), table.num_rows)
-            yield 0, pa.table([number, table["row"], pa.array(passes, pa.bool_())], schema=PASSING)
+            for table in _compared(run, shard, RULED):
+                failed, doc_ids = failed_rules(table, run.config), table["doc_id"].to_pylist()
+                passes = [not reasons and doc_id not in gone for reasons, doc_id in zip(failed, doc_ids, strict=True)]
+                facts["documents"] += sum(passes)
+                number = pa.repeat(pa.scalar(position, pa.int32()), table.num_rows)
+                yield 0, pa.table([number, table["row"], pa.array(passes, pa.bool_())], schema=PASSING)
 
     return write_piece(run.store, name, PASSING, chunks(), facts, run.budget // 8)
 

@@ -5,17 +5,14 @@ matched word for word: near-matching them does more harm than good. Both come fr
 is read but that of candidates for near paragraphs. Only prose that is kept takes part.
 """
 
-from collections.abc import Iterator
-from itertools import groupby, pairwise
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.curation.dedup.index import PARAGRAPHS, SENTENCES
 from tasks.curation.dedup.members import (
-    COLUMNS,
-    compared,
     document_keys,
     document_units,
     earlier_units,
@@ -26,7 +23,7 @@ from tasks.curation.dedup.members import (
     write_present,
     write_units,
 )
-from tasks.curation.dedup.pieces import Chunk, read_piece, read_status, write_piece
+from tasks.curation.dedup.pieces import Chunk, hash_ranges, read_piece, read_status, write_piece
 from tasks.curation.dedup.plan import DOCUMENT, PARAGRAPH, REF_BITS, SENTENCE, EarlierPart, Run, load_run
 from tasks.curation.dedup.shingles import bands_and_rows
 from tasks.curation.dedup.units import band_hashes, packed
@@ -35,6 +32,7 @@ from tasks.curation.passage_signals import VALUE
 from tasks.curation.signal_files import read_passages
 
 CODE_VERSION = 2  # raise when other passages may be cut
+BYTES_A_SENTENCE = 256  # of a worker's memory for each that it counts at a time: a quarter of it, at 64 bytes
 FOUND = pa.schema(
     [
         ("hash", pa.uint64()),
@@ -64,7 +62,7 @@ def write_paragraphs(part: int, work: str) -> dict[str, int]:
 def _paragraphs(run: Run, part: int) -> Iterator[pa.Table]:
     config = run.dedup(PARAGRAPH)
     for position, shard in enumerate(run.shards(part, PARAGRAPH)):
-        documents = document_units(run, shard, position, compared(run, shard, COLUMNS))
+        documents = document_units(run, shard, position)
         for table in read_passages(run.plan.output, shard, run.config, "paragraphs"):
             units = documents.take(pa.array(np.searchsorted(documents["row"].to_numpy(), table["row"].to_numpy())))
             for name in ("start", "end", "identity"):
@@ -107,7 +105,7 @@ def kept_passages(run: Run, part: int, level: str) -> Iterator[tuple[pa.Table, p
     a time: the unit of each one's document, and the passages themselves."""
     kept, lost = kept_documents(run, part), _Covered(cut_paragraphs(run, part))
     for position, shard in enumerate(run.plan.parts[part]):
-        documents = document_units(run, shard, position, compared(run, shard, COLUMNS))
+        documents = document_units(run, shard, position)
         keys, rows = document_keys(documents), documents["row"].to_numpy()
         for table in read_passages(run.plan.output, shard, run.config, level):
             places = np.searchsorted(rows, table["row"].to_numpy())
@@ -170,7 +168,8 @@ def find_repeats(part: int, work: str) -> dict[str, int]:
     """Piece `sentence/repeated/<part>`: occurrences of sentences to be cut, by the part that they lie in.
 
     An occurrence is cut when the sentence stands in enough documents of its own day and the days before, unless it is
-    the first in the total order. What comes later changes nothing about it, so days may be curated one by one.
+    the first in the total order. What comes later changes nothing about it, so days may be curated one by one. Only
+    sentences that occur often enough are sorted whole, a range of hashes at a time.
     """
     run = load_run(work)
     name, least = f"{SENTENCE}/repeated/{part:05d}", run.config.dedup.sentences
@@ -178,43 +177,66 @@ def find_repeats(part: int, work: str) -> dict[str, int]:
     if (status := read_status(run.store, name)) is not None:
         return status
     names = [f"{SENTENCE}/found/{other:05d}" for other in range(run.parts(SENTENCE))]
-    seen = [
-        (table["hash"].to_numpy(), table["documents"].to_numpy())
-        for other in names
-        for table in read_piece(run.store, other, part, ["hash", "documents"])
-    ]
+
+    def chunks() -> Iterator[Chunk]:
+        for rows in hash_ranges(run.store, names, part, run.budget // BYTES_A_SENTENCE):
+            yield from _repeats(_frequent(names, rows, least.documents), least.documents)
+
+    return write_piece(run.store, name, REPEATED, chunks(), {}, run.budget // 8)
+
+
+def _frequent(names: list[str], rows: Callable[[str], Iterator[pa.Table]], least: int) -> pa.Table:
+    """All occurrences of the sentences that occur at least so often, be it in fewer documents."""
+    seen = [(table["hash"].to_numpy(), table["documents"].to_numpy()) for name in names for table in rows(name)]
     hashes = np.concatenate([np.empty(0, np.uint64), *(found for found, _ in seen)])
+    documents = np.concatenate([np.empty(0, np.int32), *(found for _, found in seen)])
+    del seen
     values, where = np.unique(hashes, return_inverse=True)
-    counts = np.bincount(where, np.concatenate([np.empty(0, np.int32), *(found for _, found in seen)]), len(values))
-    often = values[counts >= least.documents]
+    often = values[np.bincount(where, documents, len(values)) >= least]
+    del hashes, documents, values, where
     frequent = [FOUND.empty_table()]
-    for other in names:
-        for table in read_piece(run.store, other, part):
-            frequent.append(table.filter(pa.array(np.isin(table["hash"].to_numpy(), often))))
-    rows = sorted(pa.concat_tables(frequent).to_pylist(), key=_order)
-    repeated: dict[int, list[dict[str, Any]]] = {}
-    for _, group in groupby(rows, key=lambda row: row["hash"]):
-        for row, twin_id in _repeats(list(group), least.documents):
-            found = {column: row[column] for column in ("shard", "row", "start", "end")} | {"twin_id": twin_id}
-            repeated.setdefault(row["part"], []).append(found)
-    tables = ((owner, pa.Table.from_pylist(found, schema=REPEATED)) for owner, found in sorted(repeated.items()))
-    return write_piece(run.store, name, REPEATED, tables, {}, run.budget // 8)
+    for name in names if len(often) else ():
+        for table in rows(name):
+            found = table["hash"].to_numpy()
+            places = np.minimum(np.searchsorted(often, found), len(often) - 1)
+            frequent.append(table.filter(pa.array(often[places] == found)))
+    return pa.concat_tables(frequent)
 
 
-def _repeats(rows: list[dict[str, Any]], least: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """Of one sentence's occurrences in the total order, those to be cut, and the document where it stays."""
-    first, documents, own = rows[0], 0, set()
-    for _, day in groupby(rows, key=lambda row: row["day"]):
-        today = list(day)
-        own = {row["doc_id"] for row in today if row["part"] >= 0}
-        documents += len(own) + sum(row["documents"] for row in today if row["part"] < 0)
-        for row in today:
-            if documents >= least and row is not first and row["part"] >= 0:
-                yield row, first["doc_id"].hex()
+def _repeats(rows: pa.Table, least: int) -> Iterator[Chunk]:
+    """Of each sentence's occurrences, those to be cut and the document where it stays, by part."""
+    rows = rows.set_column(rows.schema.get_field_index("doc_id"), "doc_id", rows["doc_id"].cast(pa.binary()))
+    order = ("hash", "day", "characters", "doc_id", "start")  # the total order, sentence by sentence
+    rows = rows.sort_by([(name, "descending" if name == "characters" else "ascending") for name in order])
+    hashes, days, parts = (rows[name].to_numpy() for name in ("hash", "day", "part"))
+    own = np.flatnonzero(parts >= 0)
+    sentence = _changed(hashes)
+    day = sentence | _changed(days)
+    number_of_day = np.cumsum(day) - 1
+    # Documents of each day: those of an earlier snapshot are counted already, its own once each.
+    new = rows["documents"].to_numpy().copy()
+    new[own] = _changed(number_of_day[own]) | _changed(_numbers(rows["doc_id"])[own])
+    counted = np.bincount(number_of_day, new)
+    first = np.flatnonzero(sentence)[np.cumsum(sentence) - 1]  # row of each one's first occurrence
+    until = np.cumsum(counted)
+    before = until - counted  # documents of all days before
+    documents = until[number_of_day] - before[number_of_day[first]]
+    lost = np.flatnonzero((documents >= least) & (first != np.arange(len(hashes))) & (parts >= 0))
+    twins = [doc_id.hex() for doc_id in rows["doc_id"].take(pa.array(first[lost])).to_pylist()]
+    cut = rows.select(["shard", "row", "start", "end"]).take(pa.array(lost))
+    cut = cut.append_column("twin_id", pa.array(twins, pa.string()))
+    for owner in np.unique(parts[lost]).tolist():
+        yield owner, cut.filter(pa.array(parts[lost] == owner))
 
 
-def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["hash"], row["day"], -row["characters"], row["doc_id"], row["start"]
+def _changed(values: np.ndarray) -> np.ndarray:
+    """Whether each value differs from the one before it; the first does."""
+    return np.concatenate([np.ones(min(1, len(values)), bool), values[1:] != values[:-1]])
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """Equal numbers for equal values."""
+    return column.combine_chunks().dictionary_encode().indices.to_numpy()
 
 
 def surviving_paragraphs(run: Run, part: int) -> Iterator[pa.Table]:

@@ -6,10 +6,12 @@ pieces of a run lie in a folder named by the run's content key: the same key mea
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,13 +76,17 @@ def read_piece(
     store: Store, name: str, target: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """The rows of a piece that belong to a target, a batch at a time. Raises DataError when it is not finished."""
-    status = read_status(store, name)
-    if status is None:
-        raise DataError(f"{store.uri}/{name}.parquet: missing or cut short since it was written; run this step again")
-    wanted = [number for number, owner in enumerate(status["groups"]) if owner == target]
+    wanted = [number for number, owner in enumerate(_finished(store, name)["groups"]) if owner == target]
     if wanted:
         with store.open(f"{name}.parquet") as stream:
             yield from read_groups(stream, wanted, columns)
+
+
+def _finished(store: Store, name: str) -> dict[str, Any]:
+    status = read_status(store, name)
+    if status is None:
+        raise DataError(f"{store.uri}/{name}.parquet: missing or cut short since it was written; run this step again")
+    return status
 
 
 def read_groups(stream: Any, groups: list[int], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -88,6 +94,37 @@ def read_groups(stream: Any, groups: list[int], columns: Sequence[str] | None = 
     with open_parquet(stream) as file:
         for batch in read_batches(file, BATCH, groups=groups, columns=columns):
             yield pa.Table.from_batches([batch])
+
+
+def hash_ranges(
+    store: Store, names: Sequence[str], target: int, room: int, columns: Sequence[str] | None = None
+) -> Iterator[Callable[[str], Iterator[pa.Table]]]:
+    """Ranges of hashes, ascending, in each of which all pieces together have about `room` rows for a target; given as
+    what reads a piece's rows in the range.
+
+    Equal hashes lie in one range, and what is done per hash needs memory for one range at a time. Hashes are uniform,
+    so the ranges are about equal; a single hash is never split.
+    """
+    ranges = max(1, -(-sum(_count(store, name, target) for name in names) // max(room, 1)))
+    borders = [(number << 64) // ranges for number in range(ranges + 1)]
+    for low, high in pairwise(borders):
+
+        def rows(name: str, low: int = low, high: int = high) -> Iterator[pa.Table]:
+            for table in read_piece(store, name, target, columns):
+                hashes = table["hash"].to_numpy()
+                within = (hashes >= np.uint64(low)) & (hashes <= np.uint64(high - 1))
+                yield table if ranges == 1 else table.filter(pa.array(within))
+
+        yield rows
+
+
+def _count(store: Store, name: str, target: int) -> int:
+    """Number of rows of a piece that belong to a target."""
+    wanted = [number for number, owner in enumerate(_finished(store, name)["groups"]) if owner == target]
+    if not wanted:
+        return 0
+    with store.open(f"{name}.parquet") as stream, open_parquet(stream) as file:
+        return sum(file.metadata.row_group(number).num_rows for number in wanted)
 
 
 def read_whole(store: Store, name: str, target: int, schema: pa.Schema) -> pa.Table:
