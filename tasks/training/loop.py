@@ -103,6 +103,8 @@ class _Run:
         step, states = self.checkpoints.resume()
         self.restore(states)
         note = {"note": "; ".join(self.checkpoints.notes)} if self.checkpoints.notes else {}
+        if not step:
+            self.save(step)  # a spike may come before the first checkpoint that is due
         while step < self.loader.steps and not any(companion.done for companion in self.companions):
             self.context.check()
             self.checkpoints.check()
@@ -198,12 +200,15 @@ class _Run:
         if self.context.first:
             with self.context.job.owned(self.context.token):
                 self.watch.write(skip)
+        # To a model that has learnt nothing all documents are alike, so the one that met the spike says which are odd.
+        learnt_nothing = back_to == 0 and spike.value is not None
+        documents = self._documents(windows) if learnt_nothing else []
         states = self.checkpoints.load(back_to)
         self.watch.reread()
         self.restore(states)
         self.context.rewind(back_to)
         self.trackers.rewind(back_to)
-        documents = self._documents(windows)
+        documents = documents or self._documents(windows)
         page = self.context.job.folder / f"spike-{len(self.watch.skips)}-step-{spike.step}.html"
         if self.context.first:
             page.write_text(report_html(skip, documents), encoding="utf-8")

@@ -193,13 +193,14 @@ def report_html(skip: Skip, documents: list[dict[str, Any]]) -> str:
         f"<td>{item['tokens']}</td><td><pre>{escape(item['text'])}</pre></td></tr>"
         for item in documents
     )
+    model = "the model after the spike" if skip.back_to == 0 and skip.spike.value else "the model of that checkpoint"
     return (
         "<!doctype html><meta charset=utf-8><title>Spike</title>"
         "<style>body{font:15px sans-serif;margin:2em}td,th{text-align:left;vertical-align:top;padding:.3em .8em}"
         "pre{white-space:pre-wrap;margin:0}</style>"
         f"<h1>Step {skip.spike.step}: {escape(describe(skip.spike))}</h1>"
         f"<p>Training went back to step {skip.back_to} and passed over windows {skip.windows}. "
-        "The documents of these windows, by the loss that the model of that checkpoint has on them:</p>"
+        f"The documents of these windows, by the loss that {model} has on them:</p>"
         f"<table><tr><th>document<th>source<th>nats a token<th>tokens<th>text</tr>{rows}</table>"
     )
 

@@ -134,9 +134,11 @@ RECIPE = str(Path(__file__).parent / "spikes.yaml")
 POISONED = 30  # window
 
 
-def pretrain(place: Path, tokenizer: str) -> StageSpec:
-    parents = {"tokenizer": tokenizer}
-    return plan_stage(RECIPE, "pretrain", store=str(place / "store"), home=str(place / "home"), parents=parents)
+def pretrain(place: Path, tokenizer: str, every: int = 8) -> StageSpec:
+    recipe = place / "spikes.yaml"
+    recipe.write_text(Path(RECIPE).read_text().replace("checkpoint_every: 8", f"checkpoint_every: {every}"))
+    where = {"store": str(place / "store"), "home": str(place / "home")}
+    return plan_stage(str(recipe), "pretrain", parents={"tokenizer": tokenizer}, **where)
 
 
 @pytest.fixture(scope="module")
@@ -171,18 +173,19 @@ def poison(artifact: str, target: Path, window: int, config: PretrainStage) -> s
 
 
 @pytest.mark.slow
-def test_a_poisoned_batch_is_rolled_back_and_named(clean, tmp_path):
+@pytest.mark.parametrize(("every", "back_to"), [(8, 24), (40, 0)], ids=["to a checkpoint", "to the start"])
+def test_a_poisoned_batch_is_rolled_back_and_named(clean, tmp_path, every, back_to):
     config = clean.config
     assert isinstance(config, PretrainStage)
     named = poison(clean.parents["tokenizer"].uri, tmp_path / "tokenizer", POISONED, config)
-    spec = pretrain(tmp_path, str(tmp_path / "tokenizer"))
+    spec = pretrain(tmp_path, str(tmp_path / "tokenizer"), every)
     job = finish(spec)
     events = [orjson.loads(line) for line in (job.folder / "events.jsonl").read_bytes().splitlines()]
     rolled = [event for event in events if event["event"] == "rolled_back"]
     assert len(rolled) == 1
     (event,) = rolled
     assert event["step"] == POISONED + 1 and event["kind"] == "loss_spike" and event["z"] > 8
-    assert event["windows"] == [POISONED - 1, POISONED] and event["back_to"] == 24
+    assert event["windows"] == [POISONED - 1, POISONED] and event["back_to"] == back_to
     worst = [document["id"] for document in event["documents"][:5]]
     assert set(worst) <= named, "the worst documents are the poisoned ones"
     page = Path(event["report"]).read_text()
@@ -195,6 +198,6 @@ def test_a_poisoned_batch_is_rolled_back_and_named(clean, tmp_path):
         line["learning_rate"] / other["learning_rate"]
         for line, other in zip(steps, steps_of(Job.load(clean.job)), strict=True)
     ]
-    assert factor == pytest.approx([1.0] * 24 + [config.rollback.rate_factor] * 16)
+    assert factor == pytest.approx([1.0] * back_to + [config.rollback.rate_factor] * (40 - back_to))
     recovered, undisturbed = evaluate_stage(spec)["heldout_loss"], evaluate_stage(clean)["heldout_loss"]
     assert recovered == pytest.approx(undisturbed, rel=0.03)
