@@ -65,7 +65,7 @@ class HeldOut(Companion):
         return self.config.patience is not None and worse >= self.config.patience
 
     def keeps(self) -> set[int]:
-        return {self.best}
+        return {self.best} if self.losses else set()
 
     def state(self) -> Any:
         return {"losses": list(self.losses.items()), "by_category": self.by_category}

@@ -28,6 +28,7 @@ PLACE = WORK / PART
 SETS = ("glaive_toolcall_en", "oasst_sft_zh", "sharegpt_zh_600")
 VOCABULARY, LENGTH, MOST = 8192, 512, 480
 HERE = Path(__file__).parent
+DISTRIBUTED = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Running:
         script = HERE / ("training_trl.py" if side.who == "trl" else "training_side.py")
         arguments = [] if side.who == "trl" else [side.who]
         paths = [str(REPOSITORY), *([str(training_trl.install())] if side.who == "trl" else [])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+        # Making the model sets LOCAL_RANK in this process; TRL would take itself for one of several.
+        inherited = {name: value for name, value in os.environ.items() if name not in DISTRIBUTED}
+        environment = inherited | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
         environment |= {"OMP_NUM_THREADS": str(side.work.threads), "PYTHONWARNINGS": "ignore"}
         many = {"WORLD_SIZE": str(side.work.ranks), "LOCAL_SIZE": str(side.work.ranks)} if side.who != "trl" else {}
         self.ranks = [
