@@ -19,6 +19,7 @@ import pytest
 from plugins.local.api import Api, ApiError
 from tasks.corpus import s3_client
 from tasks.corpus.artifact import read_artifact
+from tasks.corpus.manifest import SHARDS_PER_GROUP
 from tasks.corpus.shards import write_shard
 from tasks.corpus.storage import exists, join, read_json
 from tests.chaos.runs import english
@@ -28,7 +29,7 @@ from tests.end_to_end.runner import LIMIT, SNAPSHOT, Runner, small_landing
 pytestmark = pytest.mark.slow
 
 EARLIER, REFUSED = "2026-01-14", "2026-01-16"  # the days around SNAPSHOT
-AT_WORK, WAITING = "2026-02-01", "2026-02-02"  # of the backfill that is cancelled
+AT_WORK, WAITING = "2026-02-01", "2026-02-02"  # of the backfill that is cancelled; nothing landed on the first
 CURATE, TRAIN = "curate_corpus", "train_cascade_micro"
 FORMS: dict[str, dict[str, Any]] = {  # of runs that are cleared before they have begun
     TRAIN: {},
@@ -40,10 +41,12 @@ FORMS: dict[str, dict[str, Any]] = {  # of runs that are cleared before they hav
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five snapshots: many documents, none that any rule lets pass, and few."""
+    """Four snapshots: many documents, none that any rule lets pass, few, and few in two groups."""
     landing = small_landing(tmp_path_factory.mktemp("operations") / "landing")
-    for seed, day in enumerate((EARLIER, AT_WORK, WAITING)):
-        write_shard(landing / day / "web" / "part-000.jsonl.gz", [{"text": english(seed)}])
+    for day, shards in ((EARLIER, 1), (WAITING, SHARDS_PER_GROUP + 1)):
+        for number in range(shards):
+            text = english(int(day[-2:]) * 100 + number)
+            write_shard(landing / day / "web" / f"part-{number:03}.jsonl.gz", [{"text": text}])
     write_shard(landing / REFUSED / "junk" / "part-000.jsonl.gz", [{"text": "x"}, {"text": "yy"}])
     return landing
 
@@ -180,32 +183,36 @@ def test_a_run_may_start_at_a_later_stage(runner: Any, api: Api, backfilled: dic
     assert REFUSED not in unpaused, "training never starts on data that a gate refused"
 
 
-def test_a_cancelled_backfill_is_taken_up_again(runner: Any, api: Api) -> None:
-    """As the runbook says: the run at work goes on, one that waited is failed, clearing that one leads nowhere, and
-    another backfill over the same days does what is left."""
+@pytest.fixture(scope="module")
+def taken_up(runner: Any, api: Api) -> dict[str, dict[str, Any]]:
+    """Runs of a backfill that was cancelled and taken up again, as the runbook says; the second has two groups."""
     api.pause(CURATE, paused=False)
     days = {run["partition_key"]: run["dag_run_id"] for run in backfill(api, AT_WORK, WAITING, "none")}
     until(lambda: api.run(CURATE, days[AT_WORK])["state"] == "running")
     (number,) = [b["id"] for b in api._get(f"/backfills?dag_id={CURATE}")["backfills"] if not b["completed_at"]]
     until(lambda: cancelled(api, number))
-    assert api.run(CURATE, days[WAITING])["state"] == "failed"
+    assert api.run(CURATE, days[WAITING])["state"] == "failed", "it is not to begin"
     first = ended(api, CURATE, [days[AT_WORK]])[AT_WORK]
-    assert first["state"] == "success"
+    assert first["state"] == "success", "a run at work goes on"
 
     path = f"/api/v2/dags/{CURATE}/dagRuns/{quote(days[WAITING], safe='')}/clear"
     api._send("POST", path, {"dry_run": False, "only_failed": False}, again=True)
     time.sleep(20)  # four rounds of the scheduler and more, with nothing else to start
-    assert api.run(CURATE, days[WAITING])["state"] == "queued"
+    assert api.run(CURATE, days[WAITING])["state"] == "queued", "clearing leads nowhere"
     with pytest.raises(ApiError) as refused:
         api._send("PUT", f"/api/v2/backfills/{number}/unpause")
     assert refused.value.status == 409, "a cancelled backfill stays as it is"
     api.fail_run(CURATE, days[WAITING], "its backfill was cancelled")
 
-    (run,) = backfill(api, AT_WORK, WAITING, "failed")
-    assert ended(api, CURATE, [run["dag_run_id"]])[WAITING]["state"] == "success"
-    assert api.run(CURATE, days[AT_WORK])["end_date"] == first["end_date"], "what was done is left alone"
-    for day in (AT_WORK, WAITING):
-        assert read_artifact(join(runner.store, "corpus", day)).kind == "corpus"
+    (later,) = backfill(api, AT_WORK, WAITING, "failed")
+    return {AT_WORK: first, **ended(api, CURATE, [later["dag_run_id"]])}
+
+
+def test_a_cancelled_backfill_is_taken_up_again(runner: Any, api: Api, taken_up: dict[str, dict[str, Any]]) -> None:
+    first = taken_up[AT_WORK]
+    assert taken_up[WAITING]["state"] == "success"
+    assert api.run(CURATE, first["dag_run_id"])["end_date"] == first["end_date"], "what was done is left alone"
+    assert read_artifact(join(runner.store, "corpus", WAITING)).kind == "corpus"
 
 
 def cancelled(api: Api, number: int) -> bool:
@@ -226,14 +233,15 @@ def clear(api: Api, run: dict[str, Any], task: str | list[Any]) -> int:
 
 
 def test_every_task_is_cleared_with_what_is_before_and_after_it(
-    runner: Any, api: Api, backfilled: dict[str, dict[str, Any]]
+    runner: Any, api: Api, taken_up: dict[str, dict[str, Any]]
 ) -> None:
     """Each alone and, where it is mapped, one square of it; then the run is done again, and comes to the same."""
-    run, corpus = backfilled[SNAPSHOT], join(runner.store, "corpus", SNAPSHOT)
+    run, corpus = taken_up[WAITING], join(runner.store, "corpus", WAITING)
     before = read_artifact(corpus)
     for dag_id in (CURATE, TRAIN):  # what is announced again is not to be trained
         api.pause(dag_id, paused=True)
     instances = api.task_instances(CURATE, run["dag_run_id"])
+    assert [item["map_index"] for item in instances if item["task_id"] == "compute_signals"] == [0, 1]
     for item in instances:
         square = [[item["task_id"], item["map_index"]]] if item["map_index"] >= 0 else []
         for task in [item["task_id"], *square]:
