@@ -1,12 +1,15 @@
 """A person at a terminal: `python -m plugins.local …` in a home of its own, with all processes that it starts."""
 
+import json
 import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -76,6 +79,14 @@ class Runner:
         except psutil.NoSuchProcess:
             return
 
+    def said(self, name: str) -> dict[str, Any]:
+        """What a file of Airflow's folder says: `guardian`, `passwords`."""
+        return json.loads((self.home / "airflow" / f"{name}.json").read_text())
+
+    def guardian(self) -> psutil.Process:
+        """Who owns the Airflow that is up."""
+        return psutil.Process(self.said("guardian")["pid"])
+
     def cut_the_power(self, process: "subprocess.Popen[str]") -> None:
         """Kill it and all below it at one stroke, none of whom can tell another."""
         self.look(process)
@@ -99,6 +110,21 @@ class Runner:
             if process in self.seen or session in sessions or marked:
                 found.append(f"{process.pid} {' '.join(process.info['cmdline'] or [])}")
         return found
+
+
+@contextmanager
+def up(runner: Runner) -> Iterator[Api]:
+    """Airflow is up, its user `admin` is logged in; afterwards nothing of it is left."""
+    started = runner.start("up")
+    printed = runner.output(started)
+    assert started.returncode == 0, printed
+    guardian = runner.guardian()
+    runner.seen |= {guardian, *guardian.children(recursive=True)}
+    try:
+        yield Api(runner.said("guardian")["url"], "admin", runner.said("passwords")["admin"])
+    finally:
+        runner.output(runner.start("down"))
+        assert runner.left() == []
 
 
 def await_job(runner: "Runner", process: "subprocess.Popen[str]") -> Job:

@@ -6,16 +6,15 @@ exactly the failed shards' signals are computed again, and the corpus is that of
 needs days of its own, and may run alone.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import psutil
 import pytest
 from distributed import Client
 
@@ -29,7 +28,7 @@ from tasks.curation.cluster import _activated
 from tasks.curation.repair import read_repairs
 from tests.chaos.faulty_proxy import SLOW_DOWN, Plan, faulty_proxy
 from tests.chaos.runs import english, tree
-from tests.end_to_end.runner import LIMIT, Runner
+from tests.end_to_end.runner import LIMIT, Runner, up
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +38,7 @@ SHARDS, FEW, GROUPS = 200, 20, 2  # of the day with a budget, and of each other 
 CURATE, REPAIR = "curate_corpus", "repair_shards"
 BUSY = "web/part-199.jsonl"  # its store answers 503, on the first day; the budget allows one shard of 200
 BROKEN = {CLEARED: ("012", "013", "018"), REPAIRED: ("011", "019"), AGAIN[0]: ("016",), AGAIN[1]: ("014", "015")}
+LEFT_OUT = "No shard failed and was left out."  # what the gate warns of
 POISONED = "web/part-002.jsonl"  # on its day: a row that no parser may follow
 
 
@@ -79,6 +79,14 @@ class Place:
         found = [item for (task, _), item in self.instances(run).items() if task == "compute_signals"]
         results = [self.api.result(item) for item in found if item["state"] == "success"]
         return sum(result["shards"] - len(result["failed"]) - result["reused"] for result in results)
+
+    def log(self, instance: dict[str, Any]) -> str:
+        return "\n".join(str(record.get("event")) for record in self.api.log(instance))
+
+    def steps_on_the_page(self, run: dict[str, Any]) -> dict[str, Any]:
+        """What the page's *Runs* shows of each step's result."""
+        where = f"/athanor/page/api/runs/{run['dag_id']}/{quote(run['dag_run_id'], safe='')}"
+        return {step["name"]: step["facts"] for step in self.api._send("GET", where)["steps"]}
 
     def mend(self, day: str, *names: str) -> None:
         for name in names:
@@ -129,22 +137,6 @@ def stamps(output: str) -> dict[str, int]:
     root = Path(output)
     files = [path for part in ("signals", "passages", "curated", "verdicts") for path in (root / part).rglob("*")]
     return {path.relative_to(root).as_posix(): path.stat().st_mtime_ns for path in files if path.is_file()}
-
-
-@contextmanager
-def up(runner: Runner) -> Iterator[Api]:
-    started = runner.start("up")
-    printed = runner.output(started)
-    assert started.returncode == 0, printed
-    state = json.loads((runner.home / "airflow" / "guardian.json").read_text())
-    guardian = psutil.Process(state["pid"])
-    runner.seen |= {guardian, *guardian.children(recursive=True)}
-    password = json.loads((runner.home / "airflow" / "passwords.json").read_text())["admin"]
-    try:
-        yield Api(state["url"], "admin", password)
-    finally:
-        runner.output(runner.start("down"))
-        assert runner.left() == []
 
 
 @pytest.fixture(scope="module")
@@ -349,19 +341,26 @@ def test_199_of_200_go_on_and_the_rest_follows(place: Place) -> None:
     assert first["state"] == "success"
     busy = place.instances(first)["compute_signals", 1]
     assert busy["try_number"] == 3, "a store that does not answer is asked again, and left out at the last try"
+    assert f"{BUSY}: left out, within the budget of failed shards" in place.log(busy)
     published = place.api.result(place.instances(first)["publish", -1])
     assert published["left_out"] == 1
-    assert read_json(join(place.output(SPARED), "report.json"))["left_out"] == [BUSY]
-    gate = place.api.result(place.instances(first)["gate", -1])
-    assert gate["verdict"] == "warning"
+    report = read_json(join(place.output(SPARED), "report.json"))
+    assert (report["left_out"], len(report["shards"])) == ([BUSY], SHARDS - 1)
+    gate = place.instances(first)["gate", -1]
+    assert place.api.result(gate)["verdict"] == "warning"
+    assert LEFT_OUT in place.log(gate)
     shown = place.api._send("GET", f"/athanor/page/api/shards/{SPARED}?state=failed")
+    assert shown["left_out"] == [BUSY]
     assert ([row["key"] for row in shown["rows"]], shown["failures"][0]["kind"]) == ([BUSY], "StorageError")
+    steps = place.steps_on_the_page(first)
+    assert (steps["publish"]["left_out"], steps["gate"]["verdict"]) == (1, "warning")
     assert place.announced(SPARED) == [CURATE]
 
     place.busy.objects.clear()
     before = stamps(place.output(SPARED))
     run = repair(place, SPARED, {"reason": "the store is well again"})
     assert place.computed(run) == 1
+    assert LEFT_OUT not in place.log(place.instances(run)["gate", -1])
     record = read_repairs(place.output(SPARED))[0]
     facts = (record["by"], record["reason"], record["shards"], record["computed"])
     assert facts == ("admin", "the store is well again", [BUSY], 1)
