@@ -87,8 +87,8 @@ def environment(settings: Settings, folder: Path, generated: dict[str, str]) -> 
 
 
 def lineage(folder: Path, *, wanted: bool) -> dict[str, str]:
-    """OpenLineage's settings: events of runs and tasks are added to `lineage.jsonl` in the folder, a line each."""
-    transport = {"type": "file", "log_file_path": str(folder / "lineage.jsonl"), "append": True}
+    """OpenLineage's settings: events of runs and tasks go to the folder's `lineage/`, a line each, a file a day."""
+    transport = {"type": "plugins.lineage.DailyFiles", "folder": str(folder / "lineage")}
     return {
         "AIRFLOW__OPENLINEAGE__DISABLED": str(not wanted),
         "AIRFLOW__OPENLINEAGE__NAMESPACE": "athanor",

@@ -55,18 +55,21 @@ def _run(settings: Settings, recipe: Recipe, terminal: Terminal) -> int:
     harvest_records(settings, terminal)
     if "preferences" in recipe.data:
         harvest_pairs(settings, terminal)
-    with attached(settings, terminal, [CURATE, train]) as session, _unpaused(session.api, [train, CURATE]):
-        earlier = {item["dag_run_id"] for item in session.api.runs(train)}
-        curation = session.api.trigger(CURATE, {"snapshot": snapshot}, snapshot, NOTE)
-        curated = _watch(session, CURATE, curation, terminal)
-        cascade = _await_event(session.api, train, earlier, snapshot, terminal)
-        trained = _watch(session, train, cascade, terminal)
-    terminal.plain()
-    for line in summary(settings, snapshot, curated, trained, [stage.name for stage in recipe.stages]):
-        terminal.plain(line)
-    terminal.plain()
+    with attached(settings, terminal, [CURATE, train]) as session:
+        lines = main_job(session, settings, recipe, snapshot, terminal)
+    terminal.plain("\n".join(["", *lines, ""]))
     terminal.line("done. `make up` opens the UI again")
     return 0
+
+
+def main_job(session: Session, settings: Settings, recipe: Recipe, snapshot: str, terminal: Terminal) -> list[str]:
+    """Curate the snapshot, train on it by the corpus' event, and sum up. Raises AthanorError when anything fails."""
+    api, train = session.api, cascade_dag_id(recipe.name)
+    with _unpaused(api, [train, CURATE]):
+        earlier = {item["dag_run_id"] for item in api.runs(train)}
+        curated = _watch(session, CURATE, api.trigger(CURATE, {"snapshot": snapshot}, snapshot, NOTE), terminal)
+        trained = _watch(session, train, _await_event(api, train, earlier, snapshot, terminal), terminal)
+    return summary(settings, snapshot, curated, trained, [stage.name for stage in recipe.stages])
 
 
 def find_credentials(settings: Settings) -> None:

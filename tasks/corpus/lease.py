@@ -26,6 +26,7 @@ SCHEMA_VERSION = 2
 NAME = "lease.json"
 BEAT = 15.0  # seconds between two signs of life
 EXPIRES = 120.0  # seconds without one after which a holder counts as gone
+WAKING = 2 * BEAT  # seconds for the next one, before that is believed
 POLL = 1.0  # seconds between two looks of who waits
 TRIES = 50  # of a compare-and-swap that meets others' changes
 _mine: dict[str, "Lease"] = {}  # place → the lease that this process holds there
@@ -113,7 +114,7 @@ class Lease:
         """Enter ourselves among the holders, or return the one that is in the way."""
         part = self._ours["part"]
         for _ in range(TRIES):
-            before, holders = self._read()
+            before, holders = self._look()
             others = [holder for holder in holders if not (_is_gone(holder) or self._replaces(holder))]
             for other in others:
                 if other["work"] != self.work or other["part"] in ("", part) or not part:
@@ -140,6 +141,18 @@ class Lease:
             if left == holders or self._write(before, left):
                 return
         raise self._restless()
+
+    def _look(self) -> tuple[bytes | None, list[dict[str, Any]]]:
+        """What is on record. Who is silent is looked at again and again for a while: where a machine slept, all are
+        silent as it wakes."""
+        deadline = time.monotonic() + WAKING
+        while True:
+            before, holders = self._read()
+            silent = [holder for holder in holders if _is_silent(holder) and not _has_ended(holder)]
+            if all(map(self._replaces, silent)) or time.monotonic() >= deadline:
+                return before, holders
+            self._waiting()
+            time.sleep(POLL)
 
     def _read(self) -> tuple[bytes | None, list[dict[str, Any]]]:
         if not self._store.exists(NAME):
@@ -182,8 +195,15 @@ def _at_work(uri: str, holder: dict[str, Any]) -> str:
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
-    if time.time() - holder["beat"] > EXPIRES:
-        return True
+    return _is_silent(holder) or _has_ended(holder)
+
+
+def _is_silent(holder: dict[str, Any]) -> bool:
+    return time.time() - holder["beat"] > EXPIRES
+
+
+def _has_ended(holder: dict[str, Any]) -> bool:
+    """Whether its process has, as far as this machine can tell."""
     if holder["machine"] != machine():
         return False
     if any(lease._is_ours(holder) for lease in _not_given_back):

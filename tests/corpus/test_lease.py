@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -121,7 +122,38 @@ def test_a_killed_holder_is_succeeded_at_once(place: str) -> None:
     first.wait(timeout=30)
 
 
-def test_a_silent_holder_elsewhere_is_succeeded_in_time(place: str) -> None:
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_machine_that_slept_does_not_lose_what_it_holds(place: str, where: str) -> None:
+    """As it wakes all records are old, and who looks may be awake before the holder is; in another container, too."""
+    first = other(place, "a")
+    assert said(first) == "held"
+    (holder,) = holders(place)
+    holder = holder if where == "here" else {**holder, "machine": "elsewhere"}
+    overwrite(place, {**holder, "beat": time.time() - lease.EXPIRES - 600})
+    wakes = threading.Timer(1.5, overwrite, [place, {**holder, "beat": time.time()}])
+    wakes.start()
+    with pytest.raises(StorageError, match="another run is at work here: a test"), Lease(place, "b", "mine"):
+        raise AssertionError("entered")
+    wakes.join()
+    first.communicate("\n", timeout=30)
+
+
+def test_who_lives_and_stays_silent_is_succeeded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "WAKING", 2.0)
+    first = other(place, "a")
+    assert said(first) == "held"
+    first.send_signal(signal.SIGSTOP)
+    (holder,) = holders(place)
+    overwrite(place, {**holder, "beat": time.time() - lease.EXPIRES - 1})
+    looks: list[float] = []
+    with Lease(place, "b", "mine", waiting=lambda: looks.append(time.monotonic())):
+        assert looks, "who waits is asked whether to go on"
+    first.kill()
+    first.wait(timeout=30)
+
+
+def test_a_silent_holder_elsewhere_is_succeeded_in_time(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "WAKING", 1.0)
     with Lease(place, "a", "mine"):
         (ours,) = holders(place)
     elsewhere = {**ours, "machine": "elsewhere", "work": "b"}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -71,7 +72,9 @@ def test_openlineage_is_told_of_tasks_in_a_file(place: Path, found: dict[str, An
     if find_spec("openlineage") is None:
         pytest.skip("apache-airflow-providers-openlineage is not installed; `make setup` does, from requirements.txt")
     assert found["roll_back"]["states"]["roll_back"] == "success"
-    events = [json.loads(line) for line in (place / "lineage.jsonl").read_text().splitlines()]
+    files = sorted((place / "lineage").iterdir())
+    assert files and all(re.fullmatch(r"\d{4}-\d\d-\d\d\.jsonl", file.name) for file in files)
+    events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     told = {(event["job"]["namespace"], event["job"]["name"], event["eventType"]) for event in events}
     assert {("athanor", "retrain_domain.roll_back", kind) for kind in ("START", "COMPLETE")} <= told
 
@@ -80,4 +83,25 @@ def test_openlineage_is_off_unless_it_is_wanted(tmp_path: Path) -> None:
     assert lineage(tmp_path, wanted=False)["AIRFLOW__OPENLINEAGE__DISABLED"] == "True"
     told = environment(Settings(home=tmp_path, openlineage=True), tmp_path, dict.fromkeys(SECRETS, "x"))
     assert told["AIRFLOW__OPENLINEAGE__DISABLED"] == "False"
-    assert json.loads(told["AIRFLOW__OPENLINEAGE__TRANSPORT"])["log_file_path"] == str(tmp_path / "lineage.jsonl")
+    assert json.loads(told["AIRFLOW__OPENLINEAGE__TRANSPORT"])["folder"] == str(tmp_path / "lineage")
+
+
+def test_lineage_of_a_month_is_kept_and_no_more(tmp_path: Path) -> None:
+    """Through OpenLineage's own client, by the settings that Airflow gets."""
+    client = pytest.importorskip("openlineage.client", reason="apache-airflow-providers-openlineage is not installed")
+    event = pytest.importorskip("openlineage.client.event_v2")
+    folder = tmp_path / "lineage"
+    folder.mkdir()
+    for day in range(1, 32):
+        (folder / f"2020-01-{day:02d}.jsonl").write_text("{}\n")
+    (folder / "notes.txt").write_text("a person's own")
+    settings = json.loads(lineage(tmp_path, wanted=True)["AIRFLOW__OPENLINEAGE__TRANSPORT"])
+    sender = client.OpenLineageClient(config={"transport": settings})
+    for number in (1, 2):
+        job = event.Job(namespace="athanor", name=f"job {number}")
+        sender.emit(event.JobEvent(eventTime="2026-02-01T00:00:00+00:00", producer="https://athanor.example", job=job))
+    days = sorted(file.name for file in folder.glob("*.jsonl"))
+    assert (len(days), days[0]) == (30, "2020-01-03.jsonl")
+    today = [json.loads(line) for line in (folder / days[-1]).read_text().splitlines()]
+    assert [item["job"]["name"] for item in today] == ["job 1", "job 2"]
+    assert (folder / "notes.txt").exists()

@@ -4,9 +4,11 @@ PostgreSQL, Redis, a Dask scheduler with workers, and every part of Airflow, wit
 the one that compose names is no Python package.
 """
 
+import base64
 import json
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -14,7 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,19 +29,37 @@ import pytest
 
 from plugins.local.api import Api
 from tasks.corpus import s3_client
-from tasks.corpus.storage import upload_folder
+from tasks.corpus.storage import join, read_json, upload_folder
 from tasks.settings import REPOSITORY
 from tests.docker.test_images import COMPOSE, SECRETS, compose
 from tests.end_to_end.runner import MICRO
 
+AIRFLOW = ("api-server", "scheduler", "dag-processor", "triggerer", "worker", "trainer")  # in the order of their start
 PORTS = ("postgres", "redis", "s3", "api-server", "dask-scheduler", "health", "dashboard", "worker-dashboard")
 FOREIGN = ("AIRFLOW", "ATHANOR", "AWS_")
 START = 300.0  # seconds for one part
+USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"
+ADDRESSES = {  # in compose's words → the part that listens there
+    **{"postgres:5432": "postgres", "redis:6379": "redis", "s3:9000": "s3", "api-server:8080": "api-server"},
+    **{"dask-scheduler:8786": "dask-scheduler", "localhost:8080": "api-server", "localhost:8974": "health"},
+    **{"localhost:8787": "dashboard", "localhost:8788": "worker-dashboard"},
+}
 AT_HOME = {  # beside compose's own words: several parts share this machine's ports and name
     "triggerer": ["--skip-serve-logs"],
     "worker": ["--skip-serve-logs", "--celery-hostname", "worker@%h"],
     "trainer": ["--skip-serve-logs", "--celery-hostname", "trainer@%h"],
 }
+
+
+class FromStore(Api):
+    """Large results lie in the store (plugins/xcom.py): Airflow's API tells their names alone."""
+
+    store = ""
+
+    def result(self, instance: dict[str, Any]) -> Any:
+        value = super().result(instance)
+        name = value.get("athanor_xcom") if isinstance(value, dict) else None
+        return value if name is None else read_json(join(self.store, "xcom", name))
 
 
 @dataclass
@@ -46,14 +69,16 @@ class RealParts:
     root: Path
     data: str = "s3://athanor/landing"
     store: str = "s3://athanor/store"
-    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    viewer: str = field(default_factory=secrets.token_hex)  # password of a user who may look and nothing else
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     places: list[Path] = field(default_factory=list)
     api: Api | None = None
 
     def __post_init__(self) -> None:
         self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
-        self.secrets = dict.fromkeys(SECRETS, "s3cret") | {"FERNET_KEY": "A" * 43 + "=", "JWT_SECRET": "j" * 64}
-        done = compose(COMPOSE, **self.secrets, UI_URL=f"http://127.0.0.1:{self.ports['api-server']}")
+        fernet = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+        self.secrets = {name: secrets.token_hex(32) for name in SECRETS} | {"FERNET_KEY": fernet}
+        done = compose(COMPOSE, **self.secrets, UI_URL=self.url)
         assert done.returncode == 0, done.stderr
         self.services: dict[str, Any] = json.loads(done.stdout.replace("$$", "$"))["services"]
 
@@ -67,23 +92,75 @@ class RealParts:
         self.redis()
         self._run("s3", ["moto_server", "--host", "127.0.0.1", "--port", str(self.ports["s3"])])
         self._answers("s3")
-        prepared = self._run("prepare", self.services["prepare"]["command"])
-        assert prepared.wait(START) == 0, self.log("prepare")
+        self._prepare()
         upload_folder(landing, self.data)
         self.dask()
-        for part in ("api-server", "scheduler", "dag-processor", "triggerer", "worker", "trainer"):
+        for part in AIRFLOW:
             self._run(part, [*self._here(part), *AT_HOME.get(part, [])])
-        self._answers("api-server")
-        return Api(f"http://127.0.0.1:{self.ports['api-server']}", "admin", self.secrets["UI_PASSWORD"])
+        self.api = api = FromStore(self.url, "admin", self.secrets["UI_PASSWORD"])
+        api.store = self.store
+        until(lambda: self.all_work() and api.healthy(), 2 * START, "Airflow's parts are well")
+        return api
+
+    def all_work(self) -> bool:
+        """True. Fails with the last words of a part that has ended."""
+        for part, process in self.processes.items():
+            assert process.poll() is None, f"{part} has ended: {self.log(part)}"
+        return True
 
     def end(self) -> None:
-        for process in reversed(self.processes):
-            stop(process)
+        stop(*self.processes.values())
         for process in psutil.process_iter():  # trainers are in sessions of their own
             if home_of(process) == str(self.root / "home"):
                 process.kill()
         for place in self.places:
             shutil.rmtree(place, ignore_errors=True)
+
+    def is_well(self, part: str) -> bool:
+        """What compose's own health check says of a part."""
+        kind, *words = self.services[part]["healthcheck"]["test"]
+        command = [self._at_home(word) for word in words]
+        if kind == "CMD-SHELL":
+            here = f"{part}@{socket.gethostname()}"
+            command = ["sh", "-c", command[0].replace("celery@$HOSTNAME", here)]
+        elif part == "redis":
+            command[1:1] = ["-p", str(self.ports["redis"])]
+        environment = {**self.environment(part), "PGHOST": "127.0.0.1", "PGPORT": str(self.ports["postgres"])}
+        return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True).returncode == 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports['api-server']}"
+
+    @property
+    def database(self) -> str:
+        secret = self.secrets["POSTGRES_PASSWORD"]
+        return f"postgresql://airflow:{secret}@127.0.0.1:{self.ports['postgres']}/airflow"
+
+    def asked(self, query: str) -> str:
+        """What the metadata database answers: a line a row, its fields apart by |."""
+        done = subprocess.run([program("psql"), self.database, "-Atc", query], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def token(self, user: str, password: str) -> str:
+        """A login at the API server."""
+        login = json.dumps({"username": user, "password": password}).encode()
+        request = urllib.request.Request(f"{self.url}/auth/token", login, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["access_token"]
+
+    def answer(self, method: str, path: str, token: str | None = None) -> tuple[int, bytes]:
+        """Status and body of the API server's answer to a request."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        body = b'{"released": "", "why": "because"}' if method != "GET" else None
+        headers |= {"Content-Type": "application/json"} if body else {}
+        request = urllib.request.Request(self.url + path, body, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
 
     def environment(self, part: str) -> dict[str, str]:
         """Compose's, at this machine's addresses and folders."""
@@ -97,7 +174,9 @@ class RealParts:
             **said,
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.ports["api-server"]),
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": "127.0.0.1",
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(self.ports["health"]),
+            **({USERS: "admin:admin,viewer:viewer"} if USERS in said else {}),
             **({"ATHANOR_RECIPE": str(MICRO)} if "ATHANOR_RECIPE" in said else {}),
         }
 
@@ -105,9 +184,8 @@ class RealParts:
         return (self.root / f"{part}.log").read_text(encoding="utf-8", errors="replace")[-3000:]
 
     def _at_home(self, words: str) -> str:
-        for name, port in (("postgres", 5432), ("redis", 6379), ("s3", 9000), ("api-server", 8080)):
-            words = words.replace(f"{name}:{port}", f"127.0.0.1:{self.ports[name]}")
-        words = words.replace("dask-scheduler:8786", f"127.0.0.1:{self.ports['dask-scheduler']}")
+        for there, name in ADDRESSES.items():
+            words = words.replace(there, f"127.0.0.1:{self.ports[name]}")
         folders = {"/opt/athanor": REPOSITORY, "/opt/airflow": self.root / "airflow", "/tmp/dask": self.root}
         for there, here in {**folders, "/var/lib/athanor": self.root / "home"}.items():
             words = words.replace(there, str(here))
@@ -115,10 +193,18 @@ class RealParts:
 
     def _here(self, part: str) -> list[str]:
         """The part's command, listening on loopback alone."""
-        ports = {"8786": "dask-scheduler", ":8787": "dashboard", ":8788": "worker-dashboard"}
-        words = [self._at_home(word) for word in self.services[part]["command"]]
-        here = {word: f"{':' if word[0] == ':' else ''}{self.ports[name]}" for word, name in ports.items()}
-        return [{"0.0.0.0": "127.0.0.1", **here}.get(word, word) for word in words]
+        loopback = {":8787": "dashboard", ":8788": "worker-dashboard"}
+        here = {word: f"127.0.0.1:{self.ports[name]}" for word, name in loopback.items()}
+        here |= {"0.0.0.0": "127.0.0.1", "8786": str(self.ports["dask-scheduler"])}
+        return [here.get(word, self._at_home(word)) for word in self.services[part]["command"]]
+
+    def _prepare(self) -> None:
+        """What compose does once; and a second user."""
+        prepared = self._run("prepare", self.services["prepare"]["command"])
+        assert prepared.wait(START) == 0, self.log("prepare")
+        del self.processes["prepare"]
+        passwords = Path(self.environment("prepare")["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
+        passwords.write_text(json.dumps({"admin": self.secrets["UI_PASSWORD"], "viewer": self.viewer}))
 
     def redis(self) -> None:
         program("redis-server")
@@ -142,16 +228,16 @@ class RealParts:
                 start_new_session=True,
                 **{"cwd": REPOSITORY, "env": self.environment(part), **options},
             )
-        self.processes.append(process)
+        self.processes[part] = process
         return process
 
     def _answers(self, part: str) -> None:
         def connected() -> bool:
-            assert self.processes[-1].poll() is None, self.log(part)
+            self.all_work()
             with socket.socket() as caller:
                 return caller.connect_ex(("127.0.0.1", self.ports[part])) == 0
 
-        until(connected)
+        until(connected, what=f"{part} listens")
 
     def postgres(self) -> None:
         """A cluster of its own; its programs refuse to work for root, so another user does then."""
@@ -172,19 +258,18 @@ class RealParts:
         _, *words = self.services["postgres"]["command"]
         self._run("postgres", [program("postgres"), *words, *where], cwd=place, **given)
         self._answers("postgres")
-        login = f"postgresql://airflow:{secret}@127.0.0.1:{self.ports['postgres']}/postgres"
-        create = [program("psql"), login, "-c", "CREATE DATABASE airflow"]
-        until(lambda: subprocess.run(create, capture_output=True).returncode == 0, 30)
+        create = [program("psql"), self.database.removesuffix("airflow") + "postgres", "-c", "CREATE DATABASE airflow"]
+        until(lambda: subprocess.run(create, capture_output=True).returncode == 0, 30, "there is a database")
 
 
-def stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a part and all that it started in its session."""
+def stop(*processes: "subprocess.Popen[bytes]") -> None:
+    """End parts and all that they started in their sessions."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(20)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        with suppress(AssertionError):
+            until(lambda: all(process.poll() is not None for process in processes), 20)
 
 
 def home_of(process: psutil.Process) -> str | None:
@@ -213,8 +298,8 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def until(found: Callable[[], Any], seconds: float = START) -> None:
+def until(found: Callable[[], Any], seconds: float = START, what: str = "this is true") -> None:
     deadline = time.monotonic() + seconds
     while not found():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, f"in {seconds:.0f} s it did not come to pass that {what}"
         time.sleep(0.5)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from typing import Any
 import psutil
 
 from plugins.local.api import Api
+from tasks.corpus.artifact import read_artifact
+from tasks.corpus.registry import read_registry
+from tasks.corpus.storage import join, read_json
 from tasks.sample.harvest import harvest_corpus
 from tasks.sample.instructions import harvest_instructions
 from tasks.settings import REPOSITORY
@@ -125,6 +129,24 @@ def up(runner: Runner) -> Iterator[Api]:
     finally:
         runner.output(runner.start("down"))
         assert runner.left() == []
+
+
+def check_trained(text: str, store: str) -> None:
+    """What `make run` said, and what it left in the store: a gated candidate, and no document lost on the way."""
+    report = read_json(join(store, "corpus", SNAPSHOT, "report.json"))
+    assert report["read"] == report["kept"] + report["dropped"] + report["quarantined"] >= 300
+    assert f"{report['read']:,} read = {report['kept']:,} kept" in text
+    for stage, measure in (
+        ("tokenizer", "bytes a token"),
+        ("pretrain", "held-out loss"),
+        ("sft", "held-out response loss"),
+    ):
+        assert re.search(rf"stage {stage} +[\d.,]+ → [\d.,]+ {measure}", text), text
+    for gate in ("curated", "instructions", "tokens", "pretrain", "sft"):
+        assert re.search(rf"gate +{gate} +(passed|warning)", text), text
+    candidate = read_registry(store, "micro")["candidate"]
+    assert candidate["uri"] in text
+    assert read_artifact(candidate["uri"]).stage == "sft"
 
 
 def await_job(runner: "Runner", process: "subprocess.Popen[str]") -> Job:

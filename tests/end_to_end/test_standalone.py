@@ -18,12 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.corpus.artifact import read_artifact
 from tasks.corpus.registry import read_registry
-from tasks.corpus.storage import join, read_json
+from tasks.corpus.storage import join
 from tasks.settings import REPOSITORY
 from tasks.training.job import Job
-from tests.end_to_end.runner import LIMIT, MICRO, SNAPSHOT, Runner, await_job, small_landing
+from tests.end_to_end.runner import LIMIT, MICRO, SNAPSHOT, Runner, await_job, check_trained, small_landing
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +57,10 @@ def test_run_trains_a_gated_candidate_and_leaves_no_process(runner: Runner) -> N
     assert process.returncode == 0, text
     assert runner.left() == []
 
-    report = read_json(join(runner.store, "corpus", SNAPSHOT, "report.json"))
-    assert report["read"] == report["kept"] + report["dropped"] + report["quarantined"] >= 300
-    assert f"{report['read']:,} read = {report['kept']:,} kept" in text
-    for stage, measure in (
-        ("tokenizer", "bytes a token"),
-        ("pretrain", "held-out loss"),
-        ("sft", "held-out response loss"),
-    ):
-        assert re.search(rf"stage {stage} +[\d.,]+ → [\d.,]+ {measure}", text), text
-    for gate in ("curated", "instructions", "tokens", "pretrain", "sft"):
-        assert re.search(rf"gate +{gate} +(passed|warning)", text), text
+    check_trained(text, runner.store)
     password = json.loads((runner.home / "airflow" / "passwords.json").read_text())["admin"]
     assert password not in text + (runner.home / "airflow" / "standalone.log").read_text(errors="replace")
     assert "passwords.json" in text and "http://127.0.0.1:" in text
-
-    candidate = read_registry(runner.store, "micro")["candidate"]
-    assert candidate["uri"] in text
-    assert read_artifact(candidate["uri"]).stage == "sft"
 
 
 def test_a_second_run_reuses_the_work_in_the_airflow_that_is_up(runner: Runner) -> None:
