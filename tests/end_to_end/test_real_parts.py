@@ -6,6 +6,7 @@ The run is test_standalone.py's, which runs on the embedded parts, and is held t
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -85,6 +86,16 @@ def test_the_main_job_on_the_parts_of_a_deployment(parts: RealParts, capsys: pyt
     with Client(f"tcp://127.0.0.1:{parts.ports['dask-scheduler']}", timeout="60s") as client:
         (worked,) = client.run(lambda dask_worker: dask_worker.state.transition_counter).values()
     assert worked > 0, "Dask's own worker read the shards"
+
+
+def test_a_large_result_goes_to_the_store(parts: RealParts) -> None:
+    """By compose's own settings of a worker; those of the small recipe above are all small."""
+    given = "'x' * 5000, key='k', task_id='t', dag_id='d', run_id='r'"
+    code = f"from airflow.sdk.execution_time.xcom import XCom; print(XCom.serialize_value({given}))"
+    environment = {**parts.environment("worker"), "_AIRFLOW_PROCESS_CONTEXT": "server"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    (kept,) = [entry.key for entry in open_store(join(parts.store, "xcom")).list() if entry.key.startswith("d/r/t/")]
+    assert str({"athanor_xcom": kept}) in done.stdout, done.stderr
 
 
 def test_every_part_is_well_by_the_health_check_of_compose(parts: RealParts) -> None:
