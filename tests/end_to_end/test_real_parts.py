@@ -1,11 +1,12 @@
 """The main job on a deployment's parts, started by compose's own commands: does it end well, who is let in, what leaks.
 
-PostgreSQL for metadata, Celery with Redis, an S3 server for corpus, models and large results, Dask by address. The run
-is test_standalone.py's, which runs on the embedded parts, and is held to the same.
+PostgreSQL for metadata, Celery with Redis, an S3 server for corpus, models and what results are large, Dask by address.
+The run is test_standalone.py's, which runs on the embedded parts, and is held to the same.
 """
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -74,15 +75,27 @@ def test_the_main_job_on_the_parts_of_a_deployment(parts: RealParts, capsys: pyt
     assert parts.asked(queues) == "accelerator"
     done = "SELECT DISTINCT status FROM celery_taskmeta"  # the last task's is written after the run has ended
     until(lambda: parts.asked(done) == "SUCCESS", 60, "Celery ran every task to its end")
-    assert [entry.key for entry in open_store(join(parts.store, "xcom")).list()], "large results lie in the store"
+    kept = len(list(open_store(join(parts.store, "xcom")).list()))  # of results of 2,000 bytes and more
+    assert parts.asked("SELECT count(*) FROM xcom WHERE value::text LIKE '%athanor_xcom%'") == str(kept)
+    assert parts.asked("SELECT count(*) FROM xcom WHERE length(value::text) > 4000") == "0", "large ones are there"
     (run,) = parts.asked(f"SELECT run_id FROM dag_run WHERE dag_id = '{TRAIN}'").splitlines()
     login = parts.token("viewer", parts.viewer)
     status, shown = parts.answer("GET", f"/athanor/page/api/runs/{TRAIN}/{quote(run)}", login)
     candidate = read_registry(parts.store, "micro")["candidate"]
-    assert (status, candidate["uri"].encode() in shown) == (200, True), "the page reads them there"
+    assert (status, candidate["uri"].encode() in shown) == (200, True)
     with Client(f"tcp://127.0.0.1:{parts.ports['dask-scheduler']}", timeout="60s") as client:
         (worked,) = client.run(lambda dask_worker: dask_worker.state.transition_counter).values()
     assert worked > 0, "Dask's own worker read the shards"
+
+
+def test_a_large_result_goes_to_the_store(parts: RealParts) -> None:
+    """By compose's own settings of a worker; those of the small recipe above are all small."""
+    given = "'x' * 5000, key='k', task_id='t', dag_id='d', run_id='r'"
+    code = f"from airflow.sdk.execution_time.xcom import XCom; print(XCom.serialize_value({given}))"
+    environment = {**parts.environment("worker"), "_AIRFLOW_PROCESS_CONTEXT": "server"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    (kept,) = [entry.key for entry in open_store(join(parts.store, "xcom")).list() if entry.key.startswith("d/r/t/")]
+    assert str({"athanor_xcom": kept}) in done.stdout, done.stderr
 
 
 def test_every_part_is_well_by_the_health_check_of_compose(parts: RealParts) -> None:
