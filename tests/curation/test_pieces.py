@@ -181,13 +181,13 @@ def test_parts_follow_the_budget_and_not_the_groups() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "most"), [(128, 600), (1024, 2048)])
+@pytest.mark.parametrize(("size", "most"), [(128, 600), (1024, 1600)])
 def test_a_large_shard_stays_within_the_budget(tmp_path: Path, size: int, most: int) -> None:
-    """A shard of so many MiB, in MiB of memory, the process at rest counted: the default budget is 2,048."""
+    """A shard of so many MiB; `most` is what may be added to the process at rest. Both fit the default budget."""
     command = [sys.executable, "-c", SHARD, str(tmp_path), str(size)]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     kept, before, grown = map(int, done.stdout.split()[-3:])
     print(f"{size} MiB: {kept} documents kept, {before} MiB at rest, {grown} MiB more at the peak")
     assert kept > 300 * size
-    assert before + grown <= most
+    assert grown <= most and before + grown <= 2048

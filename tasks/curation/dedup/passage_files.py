@@ -185,9 +185,10 @@ def find_repeats(part: int, work: str) -> dict[str, int]:
     return write_piece(run.store, name, REPEATED, chunks(), {}, run.budget // 8)
 
 
-def _frequent(names: list[str], rows: Callable[[str], Iterator[pa.Table]], least: int) -> pa.Table:
+def _frequent(names: list[str], rows: Callable[..., Iterator[pa.Table]], least: int) -> pa.Table:
     """All occurrences of the sentences that occur at least so often, be it in fewer documents."""
-    seen = [(table["hash"].to_numpy(), table["documents"].to_numpy()) for name in names for table in rows(name)]
+    few = (table for name in names for table in rows(name, ["hash", "documents"]))
+    seen = [(table["hash"].to_numpy(), table["documents"].to_numpy()) for table in few]
     hashes = np.concatenate([np.empty(0, np.uint64), *(found for found, _ in seen)])
     documents = np.concatenate([np.empty(0, np.int32), *(found for _, found in seen)])
     del seen

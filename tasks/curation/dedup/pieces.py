@@ -97,10 +97,10 @@ def read_groups(stream: Any, groups: list[int], columns: Sequence[str] | None = 
 
 
 def hash_ranges(
-    store: Store, names: Sequence[str], target: int, room: int, columns: Sequence[str] | None = None
-) -> Iterator[Callable[[str], Iterator[pa.Table]]]:
+    store: Store, names: Sequence[str], target: int, room: int
+) -> Iterator[Callable[..., Iterator[pa.Table]]]:
     """Ranges of hashes, ascending, in each of which all pieces together have about `room` rows for a target; given as
-    what reads a piece's rows in the range.
+    what reads a piece's rows in the range: `rows(name)`, or some columns with the hash, `rows(name, ["hash", …])`.
 
     Equal hashes lie in one range, and what is done per hash needs memory for one range at a time. Hashes are uniform,
     so the ranges are about equal; a single hash is never split.
@@ -109,7 +109,9 @@ def hash_ranges(
     borders = [(number << 64) // ranges for number in range(ranges + 1)]
     for low, high in pairwise(borders):
 
-        def rows(name: str, low: int = low, high: int = high) -> Iterator[pa.Table]:
+        def rows(
+            name: str, columns: Sequence[str] | None = None, low: int = low, high: int = high
+        ) -> Iterator[pa.Table]:
             for table in read_piece(store, name, target, columns):
                 hashes = table["hash"].to_numpy()
                 within = (hashes >= np.uint64(low)) & (hashes <= np.uint64(high - 1))
